@@ -6,17 +6,14 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 import hpgmn as package
 from hpgmn.base.settings import make_settings
-from hpgmn.graph import Graph
 from hpgmn.models.hpgmn import ENTRY
 from hpgmn.models.label_estimator import estimator_logits, pseudo_labels
 from hpgmn.models.stage import Replica, make_task
@@ -30,16 +27,7 @@ SOURCE = Path(package.__file__).parents[1]
 Writer = Callable[..., Path]
 
 
-def write_shards(
-    folder: Path,
-    graph: Graph,
-    settings: Mapping[str, Any],
-    *,
-    split: int = 0,
-    ranges: int = 4,
-    estimator: Mapping[str, torch.Tensor] | None = None,
-    labels: np.ndarray | None = None,
-) -> Path:
+def write_shards(folder, graph, settings, *, split=0, ranges=4, estimator=None, labels=None):
     """The row shards of a graph.
 
     Without labels neighbours are counted by the classes of the train nodes alone.
@@ -53,9 +41,7 @@ def write_shards(
     return folder
 
 
-def write_as_trained(
-    folder: Path, graph: Graph, settings: Mapping[str, Any], *, split: int = 0, ranges: int = 4
-) -> tuple[Path, Any]:
+def write_as_trained(folder, graph, settings, *, split=0, ranges=4):
     """Shards with the pseudo labels of one process's training; also that training's state."""
     chosen = make_settings(ENTRY.settings, settings)
     own = graph.split(split)
@@ -74,9 +60,7 @@ def write_as_trained(
     return folder, (state, logits(task, ENTRY, state.done))
 
 
-def torchrun(
-    ranks: int, *words: str, timeout: float = 120, expect: int | None = 0
-) -> subprocess.CompletedProcess[str]:
+def torchrun(ranks, *words, timeout=120, expect=0):
     """Run a module or a program of Python as several processes on this machine."""
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(ranks)]
     done = subprocess.run(
@@ -91,7 +75,7 @@ def torchrun(
     return done
 
 
-def environment() -> dict[str, str]:
+def environment():
     before = os.environ.get("PYTHONPATH", "")
     return os.environ | {
         "PYTHONPATH": f"{SOURCE}{os.pathsep}{before}",
@@ -101,16 +85,16 @@ def environment() -> dict[str, str]:
 
 
 @pytest.fixture
-def shards_writer() -> Writer:
+def shards_writer():
     """Writes row shards; see :func:`write_shards`."""
     return write_shards
 
 
 @pytest.fixture
-def rewrite() -> Callable[[Path, str, Any], None]:
+def rewrite():
     """Replaces a file of row shards, as if they had been made with that content."""
 
-    def written(folder: Path, name: str, array: Any) -> None:
+    def written(folder, name, array):
         path = folder / "manifest.json"
         about = json.loads(path.read_text())
         about["files"][name] = write_array(folder / name, array)
@@ -120,12 +104,12 @@ def rewrite() -> Callable[[Path, str, Any], None]:
 
 
 @pytest.fixture
-def trained_writer() -> Callable[..., tuple[Path, Any]]:
+def trained_writer():
     """Writes row shards and trains on the graph in one process."""
     return write_as_trained
 
 
 @pytest.fixture
-def several() -> Callable[..., subprocess.CompletedProcess[str]]:
+def several():
     """Runs something under torchrun."""
     return torchrun

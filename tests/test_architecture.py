@@ -6,7 +6,6 @@ import ast
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
@@ -49,7 +48,7 @@ MAY_IMPORT_MORE = {
 LONGEST_FILE = 500
 NO_TEST_FILE = {"__init__.py", "__main__.py"}
 UNPICKLERS = {
-    *("pickle", "_pickle", "cloudpickle", "dill", "joblib", "jsonpickle", "marshal", "shelve"),
+    *("pickle", "_pickle", "cloudpickle", "dill", "joblib", "jsonpickle", "marshal", "shelve")
 }
 UNSAFE_CALLS = {
     *("torch.load", "torch.save", "torch.hub.load", "torch.package.PackageImporter"),
@@ -72,7 +71,7 @@ MAY_CALL = {
 
 
 @cache
-def modules() -> dict[str, Path]:
+def modules():
     """Every module by dotted name; a package's ``__init__`` has the package's name."""
     return {
         ".".join(path.relative_to(root).with_suffix("").parts).removesuffix(".__init__"): path
@@ -82,11 +81,11 @@ def modules() -> dict[str, Path]:
 
 
 @cache
-def tree_of(path: Path) -> ast.Module:
+def tree_of(path):
     return ast.parse(path.read_text(encoding="utf-8"), str(path))
 
 
-def imported_names(node: ast.AST, package: str) -> list[str]:
+def imported_names(node, package):
     """The dotted names that an import statement or ``import_module`` call refers to."""
     if isinstance(node, ast.Import):
         return [alias.name for alias in node.names]
@@ -103,11 +102,11 @@ def imported_names(node: ast.AST, package: str) -> list[str]:
     return []
 
 
-def package_of(module: str, path: Path) -> str:
+def package_of(module, path):
     return module if path.name == "__init__.py" else module.rpartition(".")[0]
 
 
-def imports_of(tree: ast.Module, package: str, known: set[str]) -> set[str]:
+def imports_of(tree, package, known):
     """The project's modules that a module imports, lazily and for type checking too."""
     found = set()
     for node in ast.walk(tree):
@@ -121,7 +120,7 @@ def imports_of(tree: ast.Module, package: str, known: set[str]) -> set[str]:
 
 
 @cache
-def import_graph() -> dict[str, set[str]]:
+def import_graph():
     known = set(modules())
     return {
         module: imports_of(tree_of(path), package_of(module, path), known) - {module}
@@ -129,12 +128,12 @@ def import_graph() -> dict[str, set[str]]:
     }
 
 
-def layer_of(module: str) -> int:
+def layer_of(module):
     parts = module.split(".")
     return LAYER[parts[1] if len(parts) > 1 else "__init__"]
 
 
-def imports_against_layers(graph: dict[str, set[str]]) -> list[str]:
+def imports_against_layers(graph):
     return sorted(
         f"{module} imports {target}"
         for module, targets in graph.items()
@@ -145,12 +144,12 @@ def imports_against_layers(graph: dict[str, set[str]]) -> list[str]:
     )
 
 
-def cycles(graph: dict[str, set[str]]) -> list[list[str]]:
+def cycles(graph):
     """Groups of modules that import each other (Kosaraju's algorithm)."""
     order: list[str] = []
     seen: set[str] = set()
 
-    def visit(start: str, edges: dict[str, set[str]], finished: list[str]) -> None:
+    def visit(start, edges, finished):
         stack = [(start, iter(edges.get(start, ())))]
         seen.add(start)
         while stack:
@@ -181,7 +180,7 @@ def cycles(graph: dict[str, set[str]]) -> list[list[str]]:
     return groups
 
 
-def executed_on_import(tree: ast.Module) -> Iterator[ast.AST]:
+def executed_on_import(tree):
     """The nodes that run when the module is imported: no function bodies, no TYPE_CHECKING."""
     waiting: list[ast.AST] = [tree]
     while waiting:
@@ -195,12 +194,12 @@ def executed_on_import(tree: ast.Module) -> Iterator[ast.AST]:
         waiting += ast.iter_child_nodes(node)
 
 
-def test_every_package_has_a_layer() -> None:
+def test_every_package_has_a_layer():
     packages = {name.split(".")[1] for name in modules() if name.startswith("hpgmn.")}
     assert packages <= set(LAYER)
 
 
-def test_imports_follow_the_layers() -> None:
+def test_imports_follow_the_layers():
     assert imports_against_layers(import_graph()) == []
 
 
@@ -216,26 +215,26 @@ def test_imports_follow_the_layers() -> None:
         ("hpgmn.models.hpgmn", "from .memory import Memory", False),
     ],
 )
-def test_the_check_finds_imports_against_the_layers(module: str, code: str, is_wrong: bool) -> None:
+def test_the_check_finds_imports_against_the_layers(module, code, is_wrong):
     known = {*modules(), "hpgmn.training.trainer", "hpgmn.report.page"}
     graph = {module: imports_of(ast.parse(code), module.rpartition(".")[0], known)}
     assert bool(imports_against_layers(graph)) == is_wrong
 
 
-def test_no_import_cycles() -> None:
+def test_no_import_cycles():
     assert cycles(import_graph()) == []
 
 
-def test_the_check_finds_cycles() -> None:
+def test_the_check_finds_cycles():
     graph = {"a": {"b"}, "b": {"c"}, "c": {"a"}, "d": {"a"}}
     assert cycles(graph) == [["a", "b", "c"]]
 
 
-def test_no_modules_for_odds_and_ends() -> None:
+def test_no_modules_for_odds_and_ends():
     assert not [name for name in modules() if name.split(".")[-1] in {"utils", "common"}]
 
 
-def test_modules_are_short() -> None:
+def test_modules_are_short():
     lengths = {
         name: len(path.read_text(encoding="utf-8").splitlines())
         for name, path in modules().items()
@@ -244,7 +243,7 @@ def test_modules_are_short() -> None:
     assert {name: length for name, length in lengths.items() if length > LONGEST_FILE} == {}
 
 
-def unsafe_reads(tree: ast.Module, package: str = "hpgmn") -> list[str]:
+def unsafe_reads(tree, package="hpgmn"):
     """Everything in a module that could execute code from a file, or read one without limits."""
     found = []
     for node in ast.walk(tree):
@@ -264,7 +263,7 @@ def unsafe_reads(tree: ast.Module, package: str = "hpgmn") -> list[str]:
     return found
 
 
-def test_files_are_read_safely() -> None:
+def test_files_are_read_safely():
     found = [
         f"{module} {place}"
         for module, path in modules().items()
@@ -291,16 +290,16 @@ def test_files_are_read_safely() -> None:
         "subprocess.run(line, shell=True)",
     ],
 )
-def test_the_check_finds_unsafe_reads(code: str) -> None:
+def test_the_check_finds_unsafe_reads(code):
     assert len(unsafe_reads(ast.parse(code))) == 1
 
 
-def test_safe_reads_pass_the_check() -> None:
+def test_safe_reads_pass_the_check():
     code = "read_config(path); read_array(path); model.load(path); model.eval()"
     assert unsafe_reads(ast.parse(code)) == []
 
 
-def test_every_module_has_a_test_file() -> None:
+def test_every_module_has_a_test_file():
     missing = []
     for module, path in modules().items():
         if path.name in NO_TEST_FILE:
@@ -312,7 +311,7 @@ def test_every_module_has_a_test_file() -> None:
     assert missing == []
 
 
-def test_modules_load_only_installed_packages() -> None:
+def test_modules_load_only_installed_packages():
     allowed = set(sys.stdlib_module_names) | INSTALLED
     found = [
         f"{module} line {node.lineno}: {name}"
@@ -325,7 +324,7 @@ def test_modules_load_only_installed_packages() -> None:
     assert found == [], "import these inside the function that needs them"
 
 
-def test_the_check_distinguishes_late_imports() -> None:
+def test_the_check_distinguishes_late_imports():
     code = """
 import early_one
 if TYPE_CHECKING:
@@ -354,7 +353,7 @@ class Holder:
         ("import hpgmn.statistics", {"pyarrow", "hpgmn.tables", "torch_geometric"}),
     ],
 )
-def test_imports_leave_slow_packages_alone(statement: str, unwanted: set[str]) -> None:
+def test_imports_leave_slow_packages_alone(statement, unwanted):
     code = f"import sys\n{statement}\nprint(*({unwanted!r} & set(sys.modules)))"
     done = subprocess.run(
         [sys.executable, "-c", code],

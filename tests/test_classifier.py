@@ -42,11 +42,11 @@ TINY: dict[str, Any] = {
 }
 
 
-def classifier(**changes: Any) -> HPGMNClassifier:
+def classifier(**changes):
     return HPGMNClassifier(**(TINY | changes))
 
 
-def changed(graph: Graph, **values: Any) -> Graph:
+def changed(graph, **values):
     assert graph.splits is not None
     given: dict[str, Any] = {
         "x": graph.x,
@@ -60,14 +60,14 @@ def changed(graph: Graph, **values: Any) -> Graph:
 
 
 @pytest.fixture
-def fitted(small_graph: Graph) -> HPGMNClassifier:
+def fitted(small_graph):
     return classifier().fit(small_graph)
 
 
 # Fitting and predicting.
 
 
-def test_fit_returns_the_classifier_with_learned_attributes(small_graph: Graph) -> None:
+def test_fit_returns_the_classifier_with_learned_attributes(small_graph):
     model = classifier()
     assert model.fit(small_graph, split=1) is model
     assert model.classes_.tolist() == ["0", "1", "2"]
@@ -76,7 +76,7 @@ def test_fit_returns_the_classifier_with_learned_attributes(small_graph: Graph) 
     assert model.val_score_ == pytest.approx(model.score(small_graph, val), abs=1e-6)
 
 
-def test_predictions_agree_with_each_other(small_graph: Graph, fitted: HPGMNClassifier) -> None:
+def test_predictions_agree_with_each_other(small_graph, fitted):
     chances = fitted.predict_proba(small_graph)
     assert chances.shape == (18, 3)
     np.testing.assert_allclose(chances.sum(axis=1), 1, atol=1e-5)
@@ -89,7 +89,7 @@ def test_predictions_agree_with_each_other(small_graph: Graph, fitted: HPGMNClas
     assert fitted.score(small_graph) == pytest.approx(share, abs=1e-6)
 
 
-def test_the_seed_decides(small_graph: Graph, fitted: HPGMNClassifier) -> None:
+def test_the_seed_decides(small_graph, fitted):
     chances = fitted.predict_proba(small_graph)
     np.testing.assert_array_equal(
         classifier(seed=0).fit(small_graph).predict_proba(small_graph), chances
@@ -97,14 +97,14 @@ def test_the_seed_decides(small_graph: Graph, fitted: HPGMNClassifier) -> None:
     assert np.abs(classifier(seed=1).fit(small_graph).predict_proba(small_graph) - chances).max()
 
 
-def test_masks_serve_instead_of_a_split(small_graph: Graph, fitted: HPGMNClassifier) -> None:
+def test_masks_serve_instead_of_a_split(small_graph, fitted):
     split = small_graph.split(0)
     bare = Graph(small_graph.x, small_graph.edge_index, small_graph.y)
     model = classifier().fit(bare, train=split.train, val=split.val)
     np.testing.assert_array_equal(model.predict_proba(bare), fitted.predict_proba(small_graph))
 
 
-def test_test_labels_are_never_looked_at(small_graph: Graph, fitted: HPGMNClassifier) -> None:
+def test_test_labels_are_never_looked_at(small_graph, fitted):
     y, test = small_graph.y.copy(), small_graph.split(0).test
     y[test] = (y[test] + 1) % 3
     split = small_graph.split(0)
@@ -113,14 +113,12 @@ def test_test_labels_are_never_looked_at(small_graph: Graph, fitted: HPGMNClassi
     np.testing.assert_array_equal(model.predict_proba(graph), fitted.predict_proba(small_graph))
 
 
-def test_it_learns(small_graph: Graph) -> None:
+def test_it_learns(small_graph):
     model = classifier(epochs=60, estimator_epochs=60, lr=0.05, dropout=0.0).fit(small_graph)
     assert model.score(small_graph, small_graph.split(0).train) == 1.0
 
 
-def test_unlabelled_nodes_are_predicted_but_not_scored(
-    small_graph: Graph, fitted: HPGMNClassifier
-) -> None:
+def test_unlabelled_nodes_are_predicted_but_not_scored(small_graph, fitted):
     y = small_graph.y.copy()
     test = small_graph.split(0).test
     y[test] = -1
@@ -134,7 +132,7 @@ def test_unlabelled_nodes_are_predicted_but_not_scored(
 # Mistakes.
 
 
-def test_what_is_not_fitted_says_so(small_graph: Graph, tmp_path: Path) -> None:
+def test_what_is_not_fitted_says_so(small_graph, tmp_path):
     model = classifier()
     calls: list[Callable[[], Any]] = [
         lambda: model.predict(small_graph),
@@ -148,7 +146,7 @@ def test_what_is_not_fitted_says_so(small_graph: Graph, tmp_path: Path) -> None:
     assert not (tmp_path / "model").exists()
 
 
-def test_an_unknown_keyword_is_answered_with_the_nearest() -> None:
+def test_an_unknown_keyword_is_answered_with_the_nearest():
     with pytest.raises(TypeError, match=r"'hiden_dim'\. Did you mean 'hidden_dim'\?"):
         HPGMNClassifier(hiden_dim=3)
     with pytest.raises(TypeError, match=r"Did you mean 'seed'\?"):
@@ -167,20 +165,18 @@ def test_an_unknown_keyword_is_answered_with_the_nearest() -> None:
     ],
     ids=str,
 )
-def test_wrong_values_are_told_when_fitting(
-    small_graph: Graph, values: dict[str, Any], told: str
-) -> None:
+def test_wrong_values_are_told_when_fitting(small_graph, values, told):
     with pytest.raises(SettingError, match=told.replace("?", r"\?")):
         classifier(**values).fit(small_graph)
 
 
-def test_a_missing_gpu_is_told(small_graph: Graph, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_gpu_is_told(small_graph, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(HPGMNError, match=r"No CUDA device is available\. Use device='cpu'"):
         classifier(device="cuda").fit(small_graph)
 
 
-def test_splits_that_cannot_be_trained_on_are_told(small_graph: Graph) -> None:
+def test_splits_that_cannot_be_trained_on_are_told(small_graph):
     train, nothing = small_graph.split(0).train, np.zeros(18, bool)
     with pytest.raises(SettingError, match="Give both train and val"):
         classifier().fit(small_graph, train=train)
@@ -192,9 +188,7 @@ def test_splits_that_cannot_be_trained_on_are_told(small_graph: Graph) -> None:
         classifier().fit(Graph(small_graph.x, small_graph.edge_index, small_graph.y))
 
 
-def test_a_class_without_train_nodes_is_warned_of(
-    small_graph: Graph, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_class_without_train_nodes_is_warned_of(small_graph, caplog):
     split = small_graph.split(0)
     classifier(epochs=1, estimator_epochs=1).fit(
         small_graph, train=split.train & (small_graph.y != 2), val=split.val
@@ -203,9 +197,7 @@ def test_a_class_without_train_nodes_is_warned_of(
 
 
 @pytest.mark.parametrize("mask", [[1, 2, 3], np.ones((18, 2), bool)], ids=["places", "two"])
-def test_a_mask_of_another_shape_is_told(
-    small_graph: Graph, fitted: HPGMNClassifier, mask: Any
-) -> None:
+def test_a_mask_of_another_shape_is_told(small_graph, fitted, mask):
     with pytest.raises(GraphError, match="true or false for each of the 18 nodes"):
         fitted.score(small_graph, mask)
 
@@ -213,7 +205,7 @@ def test_a_mask_of_another_shape_is_told(
 # Hyperparameters as in scikit-learn.
 
 
-def test_every_setting_is_a_parameter_with_its_default() -> None:
+def test_every_setting_is_a_parameter_with_its_default():
     parameters = HPGMNClassifier().get_params()
     defaults = HPGMNSettings()
     own = {"seed": 0, "model": "hpgmn", "device": "cpu", "metric": "accuracy", "calibrate": True}
@@ -222,7 +214,7 @@ def test_every_setting_is_a_parameter_with_its_default() -> None:
     assert parameters.keys() == inspect.signature(HPGMNClassifier).parameters.keys()
 
 
-def test_parameters_can_be_read_changed_and_cloned(small_graph: Graph) -> None:
+def test_parameters_can_be_read_changed_and_cloned(small_graph):
     model = classifier(seed=5, lr=0.02)
     assert model.get_params()["lr"] == model.lr == 0.02
     assert model.set_params(lr=0.5, gate=False) is model
@@ -237,7 +229,7 @@ def test_parameters_can_be_read_changed_and_cloned(small_graph: Graph) -> None:
     )
 
 
-def test_another_model_keeps_what_it_knows() -> None:
+def test_another_model_keeps_what_it_knows():
     model = HPGMNClassifier(lr=0.5, encoder_layers=1).set_params(model="hpgmn-gcn")
     assert (
         model.get_params()
@@ -255,13 +247,13 @@ def test_another_model_keeps_what_it_knows() -> None:
         model.set_params(gate=True)
 
 
-def test_the_text_form_names_what_differs_from_the_defaults() -> None:
+def test_the_text_form_names_what_differs_from_the_defaults():
     assert repr(HPGMNClassifier()) == "HPGMNClassifier()"
     model = HPGMNClassifier(lr=0.5, model="hpgmn-gcn")
     assert repr(model) == "HPGMNClassifier(model='hpgmn-gcn', lr=0.5)"
 
 
-def test_a_notebook_shows_settings_and_what_was_fitted(small_graph: Graph, tmp_path: Path) -> None:
+def test_a_notebook_shows_settings_and_what_was_fitted(small_graph, tmp_path):
     model = HPGMNClassifier(epochs=2, estimator_epochs=2, statistics=("attributes", "adjacency"))
     shown = model._repr_html_()
     assert "<td>no: call fit(graph)</td>" in shown
@@ -282,7 +274,7 @@ def test_a_notebook_shows_settings_and_what_was_fitted(small_graph: Graph, tmp_p
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", list(MODELS))
-def test_every_model_fits_and_predicts(small_graph: Graph, name: str) -> None:
+def test_every_model_fits_and_predicts(small_graph, name):
     known = HPGMNClassifier(model=name).get_params()
     small = {"epochs": 2, "estimator_epochs": 2, "pretraining_epochs": 2, "hidden_dim": 4}
     chosen = {key: value for key, value in small.items() if key in known}
@@ -302,23 +294,19 @@ np.save(sys.argv[3], model.predict_proba(hpgmn.read_graph(sys.argv[2])))
 
 
 @pytest.mark.slow
-def test_a_saved_classifier_predicts_the_same_bits_in_a_new_process(
-    small_graph: Graph, fitted: HPGMNClassifier, tmp_path: Path
-) -> None:
+def test_a_saved_classifier_predicts_the_same_bits_in_a_new_process(small_graph, fitted, tmp_path):
     fitted.save(tmp_path / "model")
     hpgmn.write_graph(small_graph, tmp_path / "g.npz")
     places = [str(tmp_path / name) for name in ("model", "g.npz", "chances.npy")]
     source = str(Path(hpgmn.__file__).parents[1])
     subprocess.run(
-        [sys.executable, "-c", LOADED, *places],
-        env=os.environ | {"PYTHONPATH": source},
-        check=True,
+        [sys.executable, "-c", LOADED, *places], env=os.environ | {"PYTHONPATH": source}, check=True
     )
     chances = np.load(tmp_path / "chances.npy")
     np.testing.assert_array_equal(chances, fitted.predict_proba(small_graph))
 
 
-def test_loading_gives_back_the_parameters(small_graph: Graph, tmp_path: Path) -> None:
+def test_loading_gives_back_the_parameters(small_graph, tmp_path):
     y = small_graph.y % 2
     graph = changed(small_graph, y=y, class_names=["no", "yes"])
     model = classifier(metric="roc_auc", seed=3, lr=0.02, memory_dim=None).fit(graph)
@@ -330,7 +318,7 @@ def test_loading_gives_back_the_parameters(small_graph: Graph, tmp_path: Path) -
     assert loaded.score(graph) == pytest.approx(expected, abs=1e-5)
 
 
-def test_a_run_folder_is_loaded_by_its_first_replica(small_graph: Graph, tmp_path: Path) -> None:
+def test_a_run_folder_is_loaded_by_its_first_replica(small_graph, tmp_path):
     graph = changed(small_graph, y=small_graph.y % 2)
     settings = TINY | {"statistics": list(TINY["statistics"])}
     spec = RunSpec("small", "hpgmn", settings, splits=(1, 0), seeds=2, metric="roc_auc")
@@ -345,12 +333,12 @@ def test_a_run_folder_is_loaded_by_its_first_replica(small_graph: Graph, tmp_pat
     np.testing.assert_allclose(explained, loaded.predict_proba(graph), atol=1e-5)
 
 
-def test_a_folder_without_a_model_is_told(tmp_path: Path) -> None:
+def test_a_folder_without_a_model_is_told(tmp_path):
     with pytest.raises(HPGMNError, match=r"holds no model\.safetensors\. Give a folder that save"):
         HPGMNClassifier.load(tmp_path)
 
 
-def test_sure_predictions_are_still_ranked(small_graph: Graph) -> None:
+def test_sure_predictions_are_still_ranked(small_graph):
     """Probabilities that round to 1 are all equal; the logits behind them are not."""
     graph = changed(small_graph, y=(np.arange(18) >= 9).astype(int))
     logits = torch.stack([torch.zeros(18), 200.0 + torch.arange(18)], dim=-1)
@@ -368,11 +356,11 @@ def test_sure_predictions_are_still_ranked(small_graph: Graph) -> None:
 # Other graphs than the one it was fitted on.
 
 
-def named(graph: Graph) -> Graph:
+def named(graph):
     return changed(graph, node_ids=[f"node {number}" for number in range(graph.num_nodes)])
 
 
-def permuted(graph: Graph, order: np.ndarray) -> Graph:
+def permuted(graph, order):
     """The same graph with node order[i] in place i."""
     place = np.argsort(order)
     assert graph.node_ids is not None
@@ -386,9 +374,7 @@ IDENTITY = [("attributes", "diffusion"), ("attributes", "class_counts", "adjacen
 
 @pytest.mark.parametrize("neighbors", ["out", "undirected", "both"])
 @pytest.mark.parametrize("statistics", [TINY["statistics"], *IDENTITY], ids=len)
-def test_nodes_in_another_order_are_recognised_by_their_ids(
-    small_graph: Graph, statistics: tuple[str, ...], neighbors: str
-) -> None:
+def test_nodes_in_another_order_are_recognised_by_their_ids(small_graph, statistics, neighbors):
     graph = named(small_graph)
     model = classifier(statistics=statistics, neighbors=neighbors).fit(graph)
     order = np.random.default_rng(0).permutation(graph.num_nodes)
@@ -397,9 +383,7 @@ def test_nodes_in_another_order_are_recognised_by_their_ids(
 
 
 @pytest.mark.parametrize("statistics", [TINY["statistics"], *IDENTITY], ids=len)
-def test_new_nodes_leave_the_predictions_of_those_they_do_not_reach(
-    small_graph: Graph, statistics: tuple[str, ...]
-) -> None:
+def test_new_nodes_leave_the_predictions_of_those_they_do_not_reach(small_graph, statistics):
     """Of out-neighbourhoods with rows normalised, a node sees only what its edges lead to."""
     graph = named(small_graph)
     model = classifier(statistics=statistics, neighbors="out", normalization="row").fit(graph)
@@ -414,7 +398,7 @@ def test_new_nodes_leave_the_predictions_of_those_they_do_not_reach(
     np.testing.assert_allclose(chances[:18], model.predict_proba(graph), atol=1e-5)
 
 
-def test_an_edge_from_a_node_changes_its_prediction(small_graph: Graph) -> None:
+def test_an_edge_from_a_node_changes_its_prediction(small_graph):
     graph = named(small_graph)
     model = classifier(neighbors="out", normalization="row").fit(graph)
     before = model.predict_proba(graph)
@@ -424,7 +408,7 @@ def test_an_edge_from_a_node_changes_its_prediction(small_graph: Graph) -> None:
     np.testing.assert_allclose(after[:17], before[:17], atol=1e-5)
 
 
-def test_tables_of_new_nodes_are_predicted_as_in_the_whole_graph() -> None:
+def test_tables_of_new_nodes_are_predicted_as_in_the_whole_graph():
     count, new = 30, 4
     ids = [f"n{number}" for number in range(count + new)]
     x = np.random.default_rng(0).normal(size=count + new).tolist()
@@ -434,7 +418,7 @@ def test_tables_of_new_nodes_are_predicted_as_in_the_whole_graph() -> None:
         (one, (5 * one + step) % (count + new)) for one in range(count + new) for step in (1, 2)
     ]
 
-    def edges(is_wanted: Callable[[int], bool]) -> dict[str, list[str]]:
+    def edges(is_wanted):
         kept = [pair for pair in ends if is_wanted(max(pair))]
         return {
             "source": [ids[source] for source, _ in kept],
@@ -452,9 +436,7 @@ def test_tables_of_new_nodes_are_predicted_as_in_the_whole_graph() -> None:
     np.testing.assert_allclose(chances, model.predict_proba(whole), atol=1e-5)
 
 
-def test_without_ids_a_statistic_tied_to_nodes_is_refused(
-    small_graph: Graph, fitted: HPGMNClassifier
-) -> None:
+def test_without_ids_a_statistic_tied_to_nodes_is_refused(small_graph, fitted):
     other = Graph(small_graph.x + 1, small_graph.edge_index)
     told = (
         r"reads diffusion rows.*Give both graphs node_ids that are the same for the same node, or "
@@ -467,13 +449,13 @@ def test_without_ids_a_statistic_tied_to_nodes_is_refused(
         alone.predict(other)
 
 
-def test_without_ids_the_other_statistics_serve_any_graph(small_graph: Graph) -> None:
+def test_without_ids_the_other_statistics_serve_any_graph(small_graph):
     model = classifier(statistics=("attributes", "class_counts", "class_means")).fit(small_graph)
     other = Graph(np.random.default_rng(1).normal(size=(4, 5)), [[0, 1], [1, 2]])
     assert model.predict(other).shape == (4,)
 
 
-def test_other_attributes_are_refused(small_graph: Graph, fitted: HPGMNClassifier) -> None:
+def test_other_attributes_are_refused(small_graph, fitted):
     with pytest.raises(HPGMNError, match="trained on 5 attributes; graph 'graph' has 4"):
         fitted.predict(Graph(small_graph.x[:, :4], small_graph.edge_index))
 
@@ -481,7 +463,7 @@ def test_other_attributes_are_refused(small_graph: Graph, fitted: HPGMNClassifie
 # Pseudo labels.
 
 
-def test_estimated_labels_are_true_on_train_nodes_alone(small_graph: Graph) -> None:
+def test_estimated_labels_are_true_on_train_nodes_alone(small_graph):
     settings = HPGMNSettings(estimator_hidden=6, estimator_epochs=1)
     found, shares, _ = estimate_labels(small_graph, settings, split=1)
     train = small_graph.split(1).train
@@ -495,7 +477,7 @@ def test_estimated_labels_are_true_on_train_nodes_alone(small_graph: Graph) -> N
     np.testing.assert_allclose(shares.sum(axis=1), 1, rtol=1e-6)
 
 
-def test_guesses_below_the_confidence_are_unknown(small_graph: Graph) -> None:
+def test_guesses_below_the_confidence_are_unknown(small_graph):
     settings = HPGMNSettings(estimator_hidden=6, estimator_epochs=20)
     labels, shares, _ = estimate_labels(small_graph, settings)
     sure = float(np.median(shares[~small_graph.split(0).train].max(axis=1)))
@@ -506,9 +488,7 @@ def test_guesses_below_the_confidence_are_unknown(small_graph: Graph) -> None:
     np.testing.assert_array_equal(rest, np.where(known[:, None], shares, 0))
 
 
-def test_probabilities_are_calibrated_and_classes_are_the_same(
-    small_graph: Graph, tmp_path: Path
-) -> None:
+def test_probabilities_are_calibrated_and_classes_are_the_same(small_graph, tmp_path):
     plain, scaled = (classifier(calibrate=own).fit(small_graph) for own in (False, True))
     assert plain.saved_.temperatures == [1.0]
     (temperature,) = scaled.saved_.temperatures
@@ -530,7 +510,7 @@ def test_probabilities_are_calibrated_and_classes_are_the_same(
         )
 
 
-def test_class_weights_and_metrics_of_skewed_classes_are_keywords(small_graph: Graph) -> None:
+def test_class_weights_and_metrics_of_skewed_classes_are_keywords(small_graph):
     model = classifier(class_weights="balanced", metric="balanced_accuracy").fit(small_graph)
     guesses = model.predict(small_graph)
     expected = balanced_accuracy_score(small_graph.y, guesses)
@@ -542,7 +522,7 @@ def test_class_weights_and_metrics_of_skewed_classes_are_keywords(small_graph: G
 # Explaining.
 
 
-def test_a_node_and_the_model_are_explained(small_graph: Graph, fitted: HPGMNClassifier) -> None:
+def test_a_node_and_the_model_are_explained(small_graph, fitted):
     found = fitted.explain(small_graph, node=4)
     chances = fitted.predict_proba(small_graph)[4]
     assert list(found.probabilities.values()) == pytest.approx(chances, abs=1e-6)
@@ -553,23 +533,19 @@ def test_a_node_and_the_model_are_explained(small_graph: Graph, fitted: HPGMNCla
     assert len(whole.patterns) == 5
 
 
-def test_a_loaded_classifier_explains_the_same(
-    small_graph: Graph, fitted: HPGMNClassifier, tmp_path: Path
-) -> None:
+def test_a_loaded_classifier_explains_the_same(small_graph, fitted, tmp_path):
     fitted.save(tmp_path)
     loaded = HPGMNClassifier.load(tmp_path)
     assert loaded.explain(small_graph, node=4) == fitted.explain(small_graph, node=4)
 
 
-def test_nothing_is_explained_before_fitting(small_graph: Graph) -> None:
+def test_nothing_is_explained_before_fitting(small_graph):
     with pytest.raises(HPGMNError, match=r"not fitted\. Call fit\(graph\) before explain\."):
         classifier().explain(small_graph, node=4)
 
 
 @pytest.mark.parametrize("asked", [None, "honest"])
-def test_the_class_looked_for_is_the_rarer_or_the_named_one(
-    small_graph: Graph, tmp_path: Path, asked: str | None
-) -> None:
+def test_the_class_looked_for_is_the_rarer_or_the_named_one(small_graph, tmp_path, asked):
     y = np.where(small_graph.y == 2, 0, 1)
     split = small_graph.split(0)
     graph = Graph(

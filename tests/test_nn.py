@@ -8,10 +8,10 @@ import torch
 from torch.nn import functional
 
 import hpgmn
-from hpgmn import Graph, LocalStatistics, nn
+from hpgmn import LocalStatistics, nn
 
 
-def test_every_exported_name_is_there() -> None:
+def test_every_exported_name_is_there():
     for name in nn.__all__:
         assert getattr(nn, name).__module__.startswith("hpgmn.")
     promised = {"HPGMN", "Memory", "kpattern_penalty", "entropy_penalty"}
@@ -20,14 +20,14 @@ def test_every_exported_name_is_there() -> None:
     assert "nn" in dir(hpgmn)
 
 
-def test_public_names_of_the_package_are_there() -> None:
+def test_public_names_of_the_package_are_there():
     for name in hpgmn.__all__:
         assert getattr(hpgmn, name) is not None
     with pytest.raises(AttributeError, match="has no attribute 'Grph'"):
         _ = hpgmn.Grph
 
 
-def test_a_loop_of_ones_own_decreases_the_loss(small_graph: Graph) -> None:
+def test_a_loop_of_ones_own_decreases_the_loss(small_graph):
     settings = nn.HPGMNSettings(hidden_dim=8, num_patterns=6, dropout=0.1)
     train = torch.from_numpy(small_graph.split(0).train)
     y = torch.from_numpy(small_graph.y)
@@ -53,7 +53,7 @@ def test_a_loop_of_ones_own_decreases_the_loss(small_graph: Graph) -> None:
     assert (guesses == y)[train].all()
 
 
-def test_a_memory_of_ones_own_learns_to_reach_the_queries() -> None:
+def test_a_memory_of_ones_own_learns_to_reach_the_queries():
     query = torch.randn(1, 50, 4, generator=torch.Generator().manual_seed(0))
     memory = nn.Memory(1, 8, 4)
     nn.initialise(memory, torch.tensor([nn.stable_key("memory")]))
@@ -71,7 +71,7 @@ def test_a_memory_of_ones_own_learns_to_reach_the_queries() -> None:
     assert distances[-1] < 0.8 * distances[0]
 
 
-def test_one_replica_needs_no_leading_dimension() -> None:
+def test_one_replica_needs_no_leading_dimension():
     torch.manual_seed(0)
     query, memory = torch.randn(7, 4), nn.Memory(1, 5, 4)
     value, attention = memory(query)
@@ -86,7 +86,7 @@ def test_one_replica_needs_no_leading_dimension() -> None:
     torch.testing.assert_close(nn.entropy_penalty(attention), (use * use.log()).sum())
 
 
-def test_a_memory_of_ones_own_starts_with_patterns_of_its_own() -> None:
+def test_a_memory_of_ones_own_starts_with_patterns_of_its_own():
     torch.manual_seed(0)
     memory = nn.Memory(2, 5, 4, in_batches=True)
     rows = memory.patterns.detach().reshape(10, 4)
@@ -96,7 +96,7 @@ def test_a_memory_of_ones_own_starts_with_patterns_of_its_own() -> None:
     np.testing.assert_allclose(memory.use.detach(), 1 / 5)
 
 
-def test_a_head_can_be_built_from_the_exported_names() -> None:
+def test_a_head_can_be_built_from_the_exported_names():
     head = nn.MemoryHead(2, 4, 8, 3, nn.MemorySettings(num_patterns=5), nn.DropRate([0.1, 0.2]))
     keys = torch.tensor([1, 2])
     nn.initialise(head, keys)

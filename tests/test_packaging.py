@@ -28,7 +28,7 @@ class Installed:
     python: Path
     site_packages: Path
 
-    def run(self, *arguments: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]:
+    def run(self, *arguments, cwd):
         """Run the environment's Python without anything of ours in its surroundings."""
         ours = ("PYTHONPATH", "PYTHONHOME", "HPGMN_DATA", "VIRTUAL_ENV")
         return checked(
@@ -36,9 +36,7 @@ class Installed:
         )
 
 
-def checked(
-    command: list[str | Path], cwd: Path, env: dict[str, str] | None = None
-) -> subprocess.CompletedProcess[str]:
+def checked(command, cwd, env=None):
     done = subprocess.run(
         command, cwd=cwd, env=env, capture_output=True, text=True, timeout=600, check=False
     )
@@ -47,7 +45,7 @@ def checked(
 
 
 @pytest.fixture(scope="module")
-def installed(tmp_path_factory: pytest.TempPathFactory) -> Installed:
+def installed(tmp_path_factory):
     """The wheel built from this tree, installed beside the third-party packages of this Python.
 
     Those are reached through one ``.pth`` line. Python does not read the ``.pth`` files of a folder
@@ -69,7 +67,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Installed:
     return Installed(wheel, python, site_packages)
 
 
-def test_wheel_holds_every_file_of_the_package(installed: Installed) -> None:
+def test_wheel_holds_every_file_of_the_package(installed):
     present = {
         f"hpgmn/{path.relative_to(SOURCE)}"
         for path in SOURCE.rglob("*")
@@ -82,21 +80,21 @@ def test_wheel_holds_every_file_of_the_package(installed: Installed) -> None:
     assert not missing
 
 
-def test_package_is_imported_from_the_wheel(installed: Installed, tmp_path: Path) -> None:
+def test_package_is_imported_from_the_wheel(installed, tmp_path):
     code = "import hpgmn; print(hpgmn.__file__, hpgmn.__version__)"
     file, version = installed.run("-c", code, cwd=tmp_path).stdout.split()
     assert Path(file) == installed.site_packages / "hpgmn" / "__init__.py"
     assert installed.wheel.name.startswith(f"hpgmn-{version}-")
 
 
-def test_help_names_the_commands(installed: Installed, tmp_path: Path) -> None:
+def test_help_names_the_commands(installed, tmp_path):
     text = installed.run("-m", "hpgmn", "--help", cwd=tmp_path).stdout
     for command in ("demo", "train", "predict"):
         assert command in text
 
 
 @pytest.mark.slow
-def test_demo_runs_from_the_wheel(installed: Installed, tmp_path: Path) -> None:
+def test_demo_runs_from_the_wheel(installed, tmp_path):
     run = tmp_path / "run"
     text = installed.run("-m", "hpgmn", "demo", "--out", run, cwd=tmp_path).stdout
     rows = [line for line in text.splitlines() if re.search(r"hp-?gmn\b.*\d\.\d", line, re.I)]

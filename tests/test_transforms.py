@@ -27,7 +27,7 @@ WITHOUT_LABELS = [AddDiffusion, AddAdjacencyRows]
 
 
 @pytest.fixture(params=["directed", "undirected", "weighted"])
-def data(request: pytest.FixtureRequest) -> Any:
+def data(request):
     """Random edges with repeats and self-loops, two splits, every class among the train nodes."""
     random = np.random.default_rng(5)
     edges = random.integers(NODES - 1, size=(2, 40))  # the last node has no edge
@@ -47,7 +47,7 @@ def data(request: pytest.FixtureRequest) -> Any:
     return made
 
 
-def neighbors_of(data: Any, node: int, mode: str) -> dict[int, float]:
+def neighbors_of(data, node, mode):
     """Neighbour → weight, by a loop over the listed edges."""
     weights = data.edge_weight.tolist() if "edge_weight" in data else None
     found: dict[int, float] = {}
@@ -61,7 +61,7 @@ def neighbors_of(data: Any, node: int, mode: str) -> dict[int, float]:
     return found
 
 
-def slow_counts(data: Any, labels: list[int], mode: str) -> np.ndarray:
+def slow_counts(data, labels, mode):
     counts = np.zeros((NODES, CLASSES))
     for node in range(NODES):
         for neighbor, weight in neighbors_of(data, node, mode).items():
@@ -70,7 +70,7 @@ def slow_counts(data: Any, labels: list[int], mode: str) -> np.ndarray:
     return counts
 
 
-def slow_means(data: Any, labels: list[int], mode: str) -> np.ndarray:
+def slow_means(data, labels, mode):
     means = np.zeros((NODES, CLASSES, WIDTH))
     for node in range(NODES):
         near = neighbors_of(data, node, mode)
@@ -81,34 +81,34 @@ def slow_means(data: Any, labels: list[int], mode: str) -> np.ndarray:
     return means.reshape(NODES, -1)
 
 
-def train_labels(data: Any, split: int) -> list[int]:
+def train_labels(data, split):
     return torch.where(data.train_mask[:, split], data.y, -1).tolist()
 
 
 @pytest.mark.parametrize("mode", ["out", "in", "undirected"])
 @pytest.mark.parametrize("split", [0, 1])
-def test_class_counts_match_a_loop_over_edges(data: Any, mode: str, split: int) -> None:
+def test_class_counts_match_a_loop_over_edges(data, mode, split):
     found = AddClassCounts(neighbors=mode, scaling="raw", split=split)(data).class_counts
     np.testing.assert_allclose(found, slow_counts(data, train_labels(data, split), mode), rtol=1e-5)
 
 
 @pytest.mark.parametrize("mode", ["out", "in", "undirected"])
 @pytest.mark.parametrize("form", ["auto", "dense", "sparse"])
-def test_class_means_match_a_loop_over_edges(data: Any, mode: str, form: str) -> None:
+def test_class_means_match_a_loop_over_edges(data, mode, form):
     found = AddClassMeans(neighbors=mode, form=form, split=1)(data).class_means
     assert found.is_sparse == (form == "sparse")
     expected = slow_means(data, train_labels(data, 1), mode)
     np.testing.assert_allclose(found.to_dense(), expected, rtol=1e-4, atol=1e-6)
 
 
-def test_both_directions_stand_side_by_side(data: Any) -> None:
+def test_both_directions_stand_side_by_side(data):
     labels = train_labels(data, 0)
     sides = [slow_counts(data, labels, mode) for mode in ("out", "in")]
     found = AddClassCounts(scaling="raw", split=0)(data).class_counts
     np.testing.assert_allclose(found, np.concatenate(sides, axis=1), rtol=1e-5)
 
 
-def slow_diffusion(data: Any, mode: str, teleport: float) -> np.ndarray:
+def slow_diffusion(data, mode, teleport):
     """t·(I - (1-t)·A·D⁻¹)⁻¹ without its diagonal, rows of length 1."""
     adjacency = np.zeros((NODES, NODES))
     for node in range(NODES):
@@ -123,12 +123,12 @@ def slow_diffusion(data: Any, mode: str, teleport: float) -> np.ndarray:
 
 
 @pytest.mark.parametrize("mode", ["out", "in", "undirected"])
-def test_diffusion_matches_the_inverse(data: Any, mode: str) -> None:
+def test_diffusion_matches_the_inverse(data, mode):
     found = AddDiffusion(neighbors=mode, teleport=0.3)(data).diffusion
     np.testing.assert_allclose(found, slow_diffusion(data, mode, 0.3), atol=1e-5)
 
 
-def test_the_largest_entries_of_diffusion_are_sparse_and_right(data: Any) -> None:
+def test_the_largest_entries_of_diffusion_are_sparse_and_right(data):
     options: dict[str, Any] = {"neighbors": "out", "scaling": "raw", "teleport": 0.3}
     whole = AddDiffusion(**options)(data).diffusion
     top = AddDiffusion(**options, form="topk", topk=2, threshold=1e-8)(data).diffusion
@@ -138,7 +138,7 @@ def test_the_largest_entries_of_diffusion_are_sparse_and_right(data: Any) -> Non
     torch.testing.assert_close(top.to_dense(), largest.scatter(1, place, value), atol=1e-5, rtol=0)
 
 
-def test_adjacency_rows_are_sparse_and_right(data: Any) -> None:
+def test_adjacency_rows_are_sparse_and_right(data):
     found = AddAdjacencyRows(scaling="raw")(data).adjacency_rows
     assert found.is_sparse
     expected = np.zeros((NODES, 2 * NODES))
@@ -175,9 +175,7 @@ def test_adjacency_rows_are_sparse_and_right(data: Any) -> None:
     ],
 )
 @pytest.mark.parametrize("mode", ["out", "both"])
-def test_rows_are_those_of_local_statistics(
-    data: Any, transform: Any, settings: dict[str, Any], mode: str
-) -> None:
+def test_rows_are_those_of_local_statistics(data, transform, settings, mode):
     chosen = StatisticsSettings(statistics=(transform.statistic,), neighbors=mode, **settings)
     labels = np.array([train_labels(data, 1)])
     graph = Graph.from_pyg(data)
@@ -190,7 +188,7 @@ def test_rows_are_those_of_local_statistics(
 
 
 @pytest.mark.parametrize("kind", LABELWISE)
-def test_labels_outside_the_train_nodes_change_nothing(data: Any, kind: Any) -> None:
+def test_labels_outside_the_train_nodes_change_nothing(data, kind):
     before = kind(split=0)(data)[kind.statistic]
     other = data.clone()
     hidden = ~data.train_mask[:, 0]
@@ -201,7 +199,7 @@ def test_labels_outside_the_train_nodes_change_nothing(data: Any, kind: Any) -> 
 
 
 @pytest.mark.parametrize("kind", WITHOUT_LABELS)
-def test_a_statistic_without_labels_needs_none(data: Any, kind: Any) -> None:
+def test_a_statistic_without_labels_needs_none(data, kind):
     bare = Data(edge_index=data.edge_index, num_nodes=NODES)
     if "edge_weight" in data:
         bare.edge_weight = data.edge_weight
@@ -209,12 +207,12 @@ def test_a_statistic_without_labels_needs_none(data: Any, kind: Any) -> None:
     assert torch.equal(kind()(bare)[name].to_dense(), kind()(data)[name].to_dense())
 
 
-def test_true_labels_are_read_when_asked_for(data: Any) -> None:
+def test_true_labels_are_read_when_asked_for(data):
     found = AddClassCounts(neighbors="out", scaling="raw", labels="true")(data).class_counts
     np.testing.assert_allclose(found, slow_counts(data, data.y.tolist(), "out"), rtol=1e-5)
 
 
-def test_pseudo_labels_are_taken_as_they_are(data: Any) -> None:
+def test_pseudo_labels_are_taken_as_they_are(data):
     guess = (torch.arange(NODES) * 2) % CLASSES
     guess[3] = -1
     data.guess = guess.unsqueeze(1)
@@ -222,7 +220,7 @@ def test_pseudo_labels_are_taken_as_they_are(data: Any) -> None:
     np.testing.assert_allclose(found, slow_counts(data, guess.tolist(), "in"), rtol=1e-5)
 
 
-def test_the_number_of_classes_can_be_given(data: Any) -> None:
+def test_the_number_of_classes_can_be_given(data):
     wide = AddClassCounts(neighbors="out", split=0, num_classes=5)(data).class_counts
     assert wide.shape == (NODES, 5)
     assert not wide[:, 3:].any()
@@ -232,7 +230,7 @@ def test_the_number_of_classes_can_be_given(data: Any) -> None:
         AddClassCounts(split=0, num_classes=2)(data)
 
 
-def test_transforms_work_in_a_compose_and_leave_the_object_alone(data: Any) -> None:
+def test_transforms_work_in_a_compose_and_leave_the_object_alone(data):
     keys = set(data.keys())
     chain = Compose([AddClassCounts(split=0, name="counts"), NormalizeFeatures(["counts"])])
     raw = AddClassCounts(split=0)(data).class_counts
@@ -241,13 +239,13 @@ def test_transforms_work_in_a_compose_and_leave_the_object_alone(data: Any) -> N
     assert set(data.keys()) == keys
 
 
-def test_nodes_without_edges_are_counted_where_there_are_no_attributes(data: Any) -> None:
+def test_nodes_without_edges_are_counted_where_there_are_no_attributes(data):
     expected = AddClassCounts(split=0)(data).class_counts
     del data.x
     assert torch.equal(AddClassCounts(split=0)(data).class_counts, expected)
 
 
-def test_a_single_split_needs_no_number(data: Any) -> None:
+def test_a_single_split_needs_no_number(data):
     expected = AddClassCounts(split=1)(data).class_counts
     data.train_mask = data.train_mask[:, 1]
     assert torch.equal(AddClassCounts()(data).class_counts, expected)
@@ -255,7 +253,7 @@ def test_a_single_split_needs_no_number(data: Any) -> None:
     assert torch.equal(AddClassCounts()(data).class_counts, expected)
 
 
-def test_sparse_attributes_give_sparse_means_that_a_linear_layer_takes(data: Any) -> None:
+def test_sparse_attributes_give_sparse_means_that_a_linear_layer_takes(data):
     dense = AddClassMeans(split=0)(data).class_means
     data.x = data.x.to_sparse_coo()
     sparse = AddClassMeans(split=0)(data).class_means
@@ -265,16 +263,14 @@ def test_sparse_attributes_give_sparse_means_that_a_linear_layer_takes(data: Any
     torch.testing.assert_close(layer(sparse), layer(dense))
 
 
-def test_auto_forms_leave_dense_rows_where_they_grow_too_large(
-    data: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_auto_forms_leave_dense_rows_where_they_grow_too_large(data, monkeypatch):
     monkeypatch.setattr(transforms, "MEANS_LIMIT_BYTES", 4 * NODES * CLASSES * WIDTH - 1)
     monkeypatch.setattr(transforms, "DENSE_LIMIT_BYTES", 4 * NODES**2 - 1)
     assert AddClassMeans(split=0)(data).class_means.is_sparse
     assert AddDiffusion(neighbors="out", dim=16)(data).diffusion.shape == (NODES, 16)
 
 
-def test_the_text_form_names_what_differs_from_the_defaults() -> None:
+def test_the_text_form_names_what_differs_from_the_defaults():
     assert repr(AddClassCounts()) == "AddClassCounts()"
     text = "AddClassMeans(neighbors='out', form='sparse', labels='guess', split=2)"
     assert repr(eval(text)) == text
@@ -292,18 +288,18 @@ def test_the_text_form_names_what_differs_from_the_defaults() -> None:
         (lambda: AddDiffusion(kind="pagerank"), "'kind': 'pagerank'.*Choose from: ppr, heat"),
     ],
 )
-def test_a_wrong_option_is_refused_when_the_transform_is_made(make: Any, told: str) -> None:
+def test_a_wrong_option_is_refused_when_the_transform_is_made(make, told):
     with pytest.raises(SettingError, match=told):
         make()
 
 
-def without(data: Any, *names: str) -> Any:
+def without(data, *names):
     for name in names:
         del data[name]
     return data
 
 
-def changed(data: Any, **values: Any) -> Any:
+def changed(data, **values):
     for name, value in values.items():
         data[name] = value
     return data
@@ -342,14 +338,12 @@ def changed(data: Any, **values: Any) -> Any:
         (AddDiffusion(), lambda d: HeteroData(), r"got HeteroData\)\. Call to_homogeneous"),
     ],
 )
-def test_an_object_that_cannot_be_read_is_refused(
-    data: Any, transform: Any, change: Any, told: str
-) -> None:
+def test_an_object_that_cannot_be_read_is_refused(data, transform, change, told):
     with pytest.raises(HPGMNError, match=told):
         transform(change(data))
 
 
-def test_negative_weights_are_refused_as_in_a_graph(data: Any) -> None:
+def test_negative_weights_are_refused_as_in_a_graph(data):
     data.edge_weight = -torch.ones(data.edge_index.size(1))
     with pytest.raises(GraphError, match="edge_weight must be finite and positive"):
         AddDiffusion()(data)

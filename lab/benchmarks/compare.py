@@ -140,9 +140,7 @@ def on_gpu(data: Path, repeats: int) -> dict[str, Any]:
         graph = data / f"{name}.npz"
         options = ["--neighbors", NEIGHBORS[name], "--device", "cuda", "--tf32"]
         plain, ours = alternate(
-            repeats,
-            ("yardstick.py", graph, [*options, *GPU_SPLITS]),
-            ("ours.py", graph, options),
+            repeats, ("yardstick.py", graph, [*options, *GPU_SPLITS]), ("ours.py", graph, options)
         )
         whole = [
             record["seconds_shared"] + SPLITS * later_splits(record, "seconds_total")

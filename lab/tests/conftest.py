@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import zlib
-from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,21 +12,10 @@ import numpy as np
 import pytest
 
 if TYPE_CHECKING:  # imported late: collecting tests stays quick
-    from hpgmn_lab.reproduction.cells import Cell, CellRecord, Records
-    from hpgmn_lab.reproduction.plan import Experiment
+    pass
 
 
-def _write_run(
-    results: Path,
-    graph: str,
-    model: str,
-    scores: Sequence[float],
-    *,
-    splits: int = 10,
-    name: str | None = None,
-    settings: dict[str, Any] | None = None,
-    **changes: Any,
-) -> Path:
+def _write_run(results, graph, model, scores, *, splits=10, name=None, settings=None, **changes):
     """Append a run, made up around its test scores (percent), to ``runs.jsonl``."""
     from hpgmn.base.settings import make_settings, settings_dict
     from hpgmn.models import find_model
@@ -66,24 +54,24 @@ def _write_run(
     return path
 
 
-def _write_trials(results: Path, trials: Sequence[dict[str, Any]]) -> None:
+def _write_trials(results, trials):
     lines = [json.dumps(trial) for trial in trials]
     (results / "search.jsonl").write_text("\n".join(lines) + "\n")
 
 
 @pytest.fixture
-def write_run() -> Callable[..., Path]:
+def write_run():
     """Return a function that appends a run with given test scores (percent)."""
     return _write_run
 
 
 @pytest.fixture
-def write_trials() -> Callable[..., None]:
+def write_trials():
     """Return a function that writes trials."""
     return _write_trials
 
 
-def _cells(text: str, *start: str) -> list[str]:
+def _cells(text, *start):
     """The cells of the first table line that starts with the given ones."""
     found = [line for line in text.splitlines() if line.startswith(f"| {' | '.join(start)} |")]
     assert found, start
@@ -91,7 +79,7 @@ def _cells(text: str, *start: str) -> list[str]:
 
 
 @pytest.fixture
-def cells() -> Callable[..., list[str]]:
+def cells():
     """Return a function that finds a line of a Markdown table by its first cells."""
     return _cells
 
@@ -115,15 +103,15 @@ FACTS: dict[str, Any] = {
 
 
 def _made_record(
-    cell: Cell,
-    scores: Sequence[float] | None = None,
+    cell,
+    scores=None,
     *,
-    mean: float = 70.0,
-    val: Sequence[float] | float | None = None,
-    average: Sequence[float] | None = None,
-    created: str = "2030-01-02T03:04:05+00:00",
-    **changes: Any,
-) -> CellRecord:
+    mean=70.0,
+    val=None,
+    average=None,
+    created="2030-01-02T03:04:05+00:00",
+    **changes,
+):
     """A record around test scores (percent); without scores they are drawn around a mean.
 
     Args:
@@ -190,7 +178,7 @@ def _made_record(
     return CellRecord(cell.as_dict(), "identity", search, metrics | changes)
 
 
-def _fill(folder: Path, experiment: Experiment, means: dict[str, float] | None = None) -> None:
+def _fill(folder, experiment, means=None):
     """Records for every cell of an experiment; ``means`` by name of a cell, model or variant."""
     from hpgmn_lab.reproduction.cells import write_cell
 
@@ -201,36 +189,36 @@ def _fill(folder: Path, experiment: Experiment, means: dict[str, float] | None =
         write_cell(folder, _made_record(cell, mean=mean))
 
 
-def _write_facts(folder: Path, graph: str = "texas", **changes: Any) -> None:
+def _write_facts(folder, graph="texas", **changes):
     """The facts of a graph for Table 1."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / f"{graph}-facts.json").write_text(json.dumps(FACTS | {"graph": graph} | changes))
 
 
 @pytest.fixture
-def make_record() -> Callable[..., CellRecord]:
+def make_record():
     """Return a function that makes a record around test scores (percent)."""
     return _made_record
 
 
 @pytest.fixture
-def fill_cells() -> Callable[..., None]:
+def fill_cells():
     """Return a function that writes a record for every cell of an experiment."""
     return _fill
 
 
 @pytest.fixture
-def make_facts() -> Callable[..., None]:
+def make_facts():
     """Return a function that writes the facts of a graph."""
     return _write_facts
 
 
 @pytest.fixture
-def as_records() -> Callable[..., Records]:
+def as_records():
     """Return a function that turns cell records into the records of a reproduction."""
     from hpgmn_lab.reproduction.cells import Records
 
-    def collect(*records: CellRecord) -> Records:
+    def collect(*records):
         contents = {record.name: dataclasses.asdict(record) for record in records}
         return Records(Path("some/cells"), contents)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -31,7 +30,7 @@ WriteTrials = Callable[..., None]
 TRIAL = {"graph": "texas", "model": "mlp", "round": "first", "trial": {}}
 
 
-def test_a_record_has_the_numbers_of_its_file(write_run: Write, tmp_path: Path) -> None:
+def test_a_record_has_the_numbers_of_its_file(write_run, tmp_path):
     write_run(tmp_path, "texas", "mlp", [80.0, 90.0] * 10, splits=10)
     [record] = read_runs(tmp_path / "runs.jsonl")
     assert (record.name, record.graph, record.model) == ("texas-mlp", "texas", "mlp")
@@ -40,7 +39,7 @@ def test_a_record_has_the_numbers_of_its_file(write_run: Write, tmp_path: Path) 
     assert record.validation == pytest.approx(87.0)
 
 
-def test_a_verdict_is_over_splits(write_run: Write, tmp_path: Path) -> None:
+def test_a_verdict_is_over_splits(write_run, tmp_path):
     write_run(tmp_path, "texas", "mlp", [80.0, 90.0] * 10, splits=10)
     [record] = read_runs(tmp_path / "runs.jsonl")
     assert record.against(85.0).count == 10
@@ -56,9 +55,7 @@ def test_a_verdict_is_over_splits(write_run: Write, tmp_path: Path) -> None:
         ({"seeds": 2}, "10 of 20 values of test_score"),
     ],
 )
-def test_record_that_contradicts_itself_fails(
-    write_run: Write, tmp_path: Path, changes: dict[str, Any], message: str
-) -> None:
+def test_record_that_contradicts_itself_fails(write_run, tmp_path, changes, message):
     write_run(tmp_path, "chameleon", "hpgmn", [80.0, 81.0] * 5, **changes)
     with pytest.raises(HPGMNError, match=message):
         read_runs(tmp_path / "runs.jsonl")
@@ -75,13 +72,13 @@ def test_record_that_contradicts_itself_fails(
         ('{"name": "a", "record": {"format": 99}}', "newer hpgmn"),
     ],
 )
-def test_damaged_run_is_named(tmp_path: Path, line: str, message: str) -> None:
+def test_damaged_run_is_named(tmp_path, line, message):
     (tmp_path / "runs.jsonl").write_text(line)
     with pytest.raises(HPGMNError, match=rf"runs\.jsonl.*{message}"):
         read_runs(tmp_path / "runs.jsonl")
 
 
-def test_a_folder_of_runs_is_read_too(write_run: Write, tmp_path: Path) -> None:
+def test_a_folder_of_runs_is_read_too(write_run, tmp_path):
     path = write_run(tmp_path, "texas", "mlp", [80.0, 81.0] * 5)
     (tmp_path / "runs" / "texas-mlp").mkdir(parents=True)
     metrics = tmp_path / "runs" / "texas-mlp" / "metrics.json"
@@ -92,22 +89,20 @@ def test_a_folder_of_runs_is_read_too(write_run: Write, tmp_path: Path) -> None:
         read_runs(tmp_path / "runs")
 
 
-def test_a_record_of_an_unknown_model_is_refused(write_run: Write, tmp_path: Path) -> None:
+def test_a_record_of_an_unknown_model_is_refused(write_run, tmp_path):
     path = write_run(tmp_path, "texas", "mlp", [80.0, 81.0] * 5)
     path.write_text(path.read_text().replace('"model": "mlp"', '"model": "mine:Net"'))
     with pytest.raises(HPGMNError, match="unknown model 'mine:Net'"):
         read_runs(path)
 
 
-def test_no_runs_are_reported(tmp_path: Path) -> None:
+def test_no_runs_are_reported(tmp_path):
     with pytest.raises(HPGMNError, match="There is no file or folder"):
         read_runs(tmp_path / "runs.jsonl")
 
 
 @pytest.mark.parametrize("line", ["{", "[1]", '{"graph": "texas"}'])
-def test_damaged_search_record_is_named(
-    write_trials: WriteTrials, tmp_path: Path, line: str
-) -> None:
+def test_damaged_search_record_is_named(write_trials, tmp_path, line):
     write_trials(tmp_path, [TRIAL | {"val_score": [0.8], "val_loss": [1.0]}])
     with (tmp_path / "search.jsonl").open("a") as file:
         file.write(f"\n{line}\n")
@@ -115,7 +110,7 @@ def test_damaged_search_record_is_named(
         read_trials(tmp_path / "search.jsonl")
 
 
-def test_a_row_is_a_whole_record_of_its_name(write_run: Write, tmp_path: Path) -> None:
+def test_a_row_is_a_whole_record_of_its_name(write_run, tmp_path):
     write_run(tmp_path, "texas", "mlp", [80.0] * 9, splits=9, name="part")
     assert row_record(read_runs(tmp_path / "runs.jsonl"), "texas", "mlp") is None
     write_run(tmp_path, "texas", "mlp", [81.0] * 10, name="other")
@@ -128,20 +123,20 @@ def test_a_row_is_a_whole_record_of_its_name(write_run: Write, tmp_path: Path) -
     assert found.name == "texas-mlp"
 
 
-def test_two_records_of_a_row_without_its_name_fail(write_run: Write, tmp_path: Path) -> None:
+def test_two_records_of_a_row_without_its_name_fail(write_run, tmp_path):
     for folder in ("one", "two"):
         write_run(tmp_path, "chameleon", "hpgmn", [80.0] * 10, name=folder)
     with pytest.raises(HPGMNError, match="one, two are all hpgmn on chameleon"):
         row_record(read_runs(tmp_path / "runs.jsonl"), "chameleon", "hpgmn")
 
 
-def test_the_command_of_a_baseline_names_its_model(write_run: Write, tmp_path: Path) -> None:
+def test_the_command_of_a_baseline_names_its_model(write_run, tmp_path):
     write_run(tmp_path, "cora", "gcn", [80.0] * 5, splits=1, settings={"self_loop": 2.0})
     [record] = read_runs(tmp_path / "runs.jsonl")
     assert command(record) == "hpgmn train cora --model gcn --seeds 5 --set self_loop=2.0"
 
 
-def test_numbers_as_text() -> None:
+def test_numbers_as_text():
     assert trials_text([]) == "–"
     assert trials_text([{"val_score": [1]}]) == "1 × 1 run"
     assert trials_text([{"val_score": [1]}, {"val_score": [1, 2]}]) == "2 × 1–2 runs"

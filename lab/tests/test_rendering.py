@@ -9,7 +9,7 @@ from hpgmn_lab.rendering import frame, html, latex, markdown, markdown_table
 EVIL = "<script>x</script> | [a](javascript:b) \\ {c} 1 < 2"
 
 
-def test_markdown_keeps_bold_and_code_and_escapes_the_rest() -> None:
+def test_markdown_keeps_bold_and_code_and_escapes_the_rest():
     assert markdown("**84.9 ± 5.0** / `--set a_b=1` of class_means") == (
         "**84.9 ± 5.0** / `--set a_b=1` of class_means"
     )
@@ -19,7 +19,7 @@ def test_markdown_keeps_bold_and_code_and_escapes_the_rest() -> None:
     assert "1 < 2 next \\_line\\_" in text
 
 
-def test_cells_of_a_table_stay_cells() -> None:
+def test_cells_of_a_table_stay_cells():
     table = markdown_table(frame(("a|b", "c"), [(EVIL, "**1**")]))
     header, rule, row = table.splitlines()
     assert header == "| a\\|b | c |"
@@ -36,11 +36,11 @@ def test_cells_of_a_table_stay_cells() -> None:
         ("`hpgmn a_b`", "\\texttt{hpgmn a\\_b}"),
     ],
 )
-def test_latex(text: str, expected: str) -> None:
+def test_latex(text, expected):
     assert latex(text) == expected
 
 
-def test_html_escapes_before_it_marks() -> None:
+def test_html_escapes_before_it_marks():
     text = html(f"**{EVIL}** `<b>`")
     assert "<script" not in text
     assert text.startswith("<strong>&lt;script&gt;")

@@ -150,12 +150,7 @@ class HPGMNClassifier:
         return facts_html("HPGMNClassifier", facts)
 
     def fit(
-        self,
-        graph: Graph,
-        split: int = 0,
-        *,
-        train: Array | None = None,
-        val: Array | None = None,
+        self, graph: Graph, split: int = 0, *, train: Array | None = None, val: Array | None = None
     ) -> HPGMNClassifier:
         """Train on a stored split, or on the nodes of two masks.
 

@@ -14,14 +14,14 @@ Make = Callable[..., Graph]
 
 
 @pytest.fixture
-def sound() -> Make:
+def sound():
     """Makes 300 nodes of three even classes with nothing wrong, or with some parts replaced.
 
     Attributes are noise; each node has four out-neighbours by chance; nodes are train, validation
     and test in turn, so that every part has 33 or more of each class.
     """
 
-    def make(**changes: Any) -> Graph:
+    def make(**changes):
         random = np.random.default_rng(0)
         nodes = 300
         role = np.arange(nodes) // 3 % 3

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import pytest
@@ -19,14 +18,14 @@ from hpgmn.graph import Graph
 Make = Callable[..., Graph]
 
 
-def with_column(graph: Graph, values: Any, place: int = 2) -> Any:
+def with_column(graph, values, place=2):
     x = graph.x.copy()
     x[:, place] = values
     return x
 
 
 @pytest.mark.parametrize("form", [np.asarray, sp.csr_array])
-def test_noise_gives_nothing_away(sound: Make, form: Any) -> None:
+def test_noise_gives_nothing_away(sound, form):
     graph = sound()
     found = attribute_columns(sound(x=form(graph.x)), graph.split(0))
     assert found.giveaways == ()
@@ -34,7 +33,7 @@ def test_noise_gives_nothing_away(sound: Make, form: Any) -> None:
 
 
 @pytest.mark.parametrize("form", [np.asarray, sp.csr_array])
-def test_a_copy_of_the_label_is_found(sound: Make, form: Any) -> None:
+def test_a_copy_of_the_label_is_found(sound, form):
     graph = sound()
     codes = np.array([0.5, 7.0, 0.0])[graph.y]  # other numbers, one of them zero
     found = attribute_columns(sound(x=form(with_column(graph, codes))), graph.split(0)).giveaways
@@ -47,7 +46,7 @@ def test_a_copy_of_the_label_is_found(sound: Make, form: Any) -> None:
     assert found[0].chance == pytest.approx((truth == most).mean())
 
 
-def test_a_noisy_copy_is_found_and_is_no_copy(sound: Make) -> None:
+def test_a_noisy_copy_is_found_and_is_no_copy(sound):
     graph = sound(feature_names=[f"column {number}" for number in range(6)])
     noisy = graph.y + np.random.default_rng(1).normal(size=300) * 0.2
     found = attribute_columns(
@@ -58,14 +57,14 @@ def test_a_noisy_copy_is_found_and_is_no_copy(sound: Make) -> None:
     assert 0.9 < one.accuracy < 1
 
 
-def test_the_mark_of_one_class_is_found(sound: Make) -> None:
+def test_the_mark_of_one_class_is_found(sound):
     graph = sound(class_names=["a", "b", "c"])
     marked = sound(x=with_column(graph, graph.y == 1), class_names=["a", "b", "c"])
     (one,) = attribute_columns(marked, graph.split(0)).giveaways
     assert (one.column, one.of_class, one.f1, one.is_copy) == (2, "b", 1.0, True)
 
 
-def test_a_mark_with_exceptions_is_no_copy(sound: Make) -> None:
+def test_a_mark_with_exceptions_is_no_copy(sound):
     graph = sound()
     mark = (graph.y == 1).astype(float)
     mark[np.flatnonzero(graph.split(0).train & (graph.y == 1))[0]] = 0
@@ -73,14 +72,14 @@ def test_a_mark_with_exceptions_is_no_copy(sound: Make) -> None:
     assert (one.of_class, one.is_copy) == ("1", False)
 
 
-def test_a_rare_class_is_not_judged_alone(sound: Make) -> None:
+def test_a_rare_class_is_not_judged_alone(sound):
     graph = sound()
     y = np.where(np.isin(np.arange(300), [1, 4, 10, 13]), 1, graph.y // 2 * 2)
     x = with_column(graph, y == 1)
     assert attribute_columns(sound(x=x, y=y), graph.split(0)).giveaways == ()
 
 
-def test_test_labels_change_nothing(sound: Make) -> None:
+def test_test_labels_change_nothing(sound):
     graph = sound()
     x = with_column(graph, graph.y)
     other = np.where(graph.split(0).test, (graph.y + 1) % 3, graph.y)
@@ -88,16 +87,14 @@ def test_test_labels_change_nothing(sound: Make) -> None:
     assert attribute_columns(sound(x=x), split) == attribute_columns(sound(x=x, y=other), split)
 
 
-def test_no_split_and_one_class_give_nothing_away(sound: Make) -> None:
+def test_no_split_and_one_class_give_nothing_away(sound):
     graph = sound()
     assert attribute_columns(sound(x=with_column(graph, graph.y)), None).giveaways == ()
     alone = sound(y=np.zeros(300, int))
     assert attribute_columns(alone, alone.split(0)).giveaways == ()
 
 
-def test_large_tables_are_judged_on_some_nodes(
-    sound: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_large_tables_are_judged_on_some_nodes(sound, monkeypatch):
     monkeypatch.setattr(attributes, "MOST_VALUES", 6 * 90)
     monkeypatch.setattr(attributes, "FEWEST_NODES", 30)
     graph = sound()
@@ -114,7 +111,7 @@ def test_large_tables_are_judged_on_some_nodes(
     train=st.lists(st.tuples(st.integers(-2, 2), st.integers(0, 2)), min_size=1, max_size=12),
     asked=st.lists(st.integers(-2, 2), min_size=1, max_size=6),
 )
-def test_votes_match_a_loop(train: list[tuple[int, int]], asked: list[int]) -> None:
+def test_votes_match_a_loop(train, asked):
     """A value that no train node has goes with the next smaller one, or gets the default."""
     values, labels = (np.array(part) for part in zip(*train, strict=True))
     found = votes(values, labels, np.array(asked), default=7)
@@ -127,14 +124,14 @@ def test_votes_match_a_loop(train: list[tuple[int, int]], asked: list[int]) -> N
         assert counts[int(guess)] == max(counts.values())
 
 
-def test_many_values_are_cut_at_quantiles() -> None:
+def test_many_values_are_cut_at_quantiles():
     values = np.arange(6400.0)
     labels = (values // 100).astype(int) % 2  # each part of 100 values has one label
     assert (votes(values, labels, values, default=0) == labels).all()
 
 
 @pytest.mark.parametrize("form", [np.asarray, sp.csr_array])
-def test_columns_and_rows_without_information(form: Any) -> None:
+def test_columns_and_rows_without_information(form):
     x = np.array([[0, 2, 1, 0, -1], [0, 2, 0, 0, -1], [0, 2, 1, 0, -1]], float)
     found = attribute_columns(Graph(form(x), [[0], [1]]), None)
     assert (found.count, found.zero, found.constant, found.without) == (5, (0, 3), (1, 4), 0)
@@ -143,7 +140,7 @@ def test_columns_and_rows_without_information(form: Any) -> None:
     assert (found.zero, found.constant, found.without) == ((0, 1, 3, 4), (), 1)
 
 
-def test_gain_is_the_share_of_errors_avoided() -> None:
+def test_gain_is_the_share_of_errors_avoided():
     assert gain(0.9, 0.5) == pytest.approx(0.8)
     assert gain(0.4, 0.5) == pytest.approx(-0.2)
     assert gain(1.0, 1.0) == 0

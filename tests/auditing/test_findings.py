@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from hpgmn.auditing import Finding, audit, findings
+from hpgmn.auditing import audit, findings
 from hpgmn.auditing.findings import Measures
 from hpgmn.auditing.measures import KnownData, Twins
 from hpgmn.auditing.usefulness import Contribution, Usefulness, verdict
@@ -21,20 +20,20 @@ Make = Callable[..., Graph]
 
 
 @pytest.fixture(autouse=True)
-def _nothing_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _nothing_here(tmp_path, monkeypatch):
     """No other dataset to compare with."""
     monkeypatch.setenv("HPGMN_DATA", str(tmp_path))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
 
 
-def found_in(graph: Graph) -> dict[str, Finding]:
+def found_in(graph):
     """The findings without training, by topic; each topic once."""
     found = audit(graph, training=False).findings
     assert len({one.topic for one in found}) == len(found)
     return {one.topic: one for one in found}
 
 
-def test_a_sound_graph_has_a_word_on_homophily_only(sound: Make) -> None:
+def test_a_sound_graph_has_a_word_on_homophily_only(sound):
     graph = sound(edge_index=sound().adjacency("out").nonzero())
     found = found_in(graph)
     assert list(found) == ["homophily"]
@@ -43,13 +42,13 @@ def test_a_sound_graph_has_a_word_on_homophily_only(sound: Make) -> None:
 
 
 @pytest.mark.parametrize(("step", "words"), [(0, "Homophilous"), (1, "Heterophilous")])
-def test_the_kind_of_homophily_is_said(sound: Make, step: int, words: str) -> None:
+def test_the_kind_of_homophily_is_said(sound, step, words):
     nodes = np.arange(300)
     edges = np.stack([nodes, (nodes + 30 + step) % 300])
     assert words in found_in(sound(edge_index=edges))["homophily"].message
 
 
-def test_twins_that_share_their_label_are_a_defect(sound: Make) -> None:
+def test_twins_that_share_their_label_are_a_defect(sound):
     nodes = np.arange(300)
     hubs = nodes % 30 * 10  # nodes a multiple of 30 apart have the same three neighbours
     edges = np.stack([np.repeat(nodes, 3), (hubs[:, None] + [1, 2, 3]).ravel() % 300])
@@ -61,14 +60,14 @@ def test_twins_that_share_their_label_are_a_defect(sound: Make) -> None:
     assert "100.0%" in found.message
 
 
-def test_twins_by_attributes_are_a_defect(sound: Make) -> None:
+def test_twins_by_attributes_are_a_defect(sound):
     x = sound().x[np.arange(300) % 102]  # rows return in the same class, in the next part
     found = found_in(sound(x=x))["twins"]
     assert found.severity == "defect"
     assert "the same attributes" in found.message
 
 
-def twins_with(agreement: float | None, share: float = 0.5) -> tuple[Twins, ...]:
+def twins_with(agreement, share=0.5):
     return (
         Twins("neighbors", 10, 0.01, 1.0, 0.5),
         Twins("out-neighbors", 10, share, agreement, 0.5),
@@ -86,14 +85,12 @@ def twins_with(agreement: float | None, share: float = 0.5) -> tuple[Twins, ...]
         (1.0, 0.09, None),
     ],
 )
-def test_twins_matter_as_far_as_they_agree(
-    agreement: float | None, share: float, severity: str | None
-) -> None:
+def test_twins_matter_as_far_as_they_agree(agreement, share, severity):
     found = list(findings._twins(twins_with(agreement, share)))
     assert [one.severity for one in found] == ([] if severity is None else [severity])
 
 
-def test_a_copy_of_the_label_is_a_defect(sound: Make) -> None:
+def test_a_copy_of_the_label_is_a_defect(sound):
     graph = sound()
     x = np.column_stack([graph.x, graph.y, 3 - graph.y])
     names = [*"abcdef", "answer", "reverse"]
@@ -102,7 +99,7 @@ def test_a_copy_of_the_label_is_a_defect(sound: Make) -> None:
     assert found.message.startswith("Attribute columns answer, reverse alone: accuracy 100.0%")
 
 
-def test_a_near_copy_of_the_label_is_a_warning(sound: Make) -> None:
+def test_a_near_copy_of_the_label_is_a_warning(sound):
     graph = sound()
     near = graph.y + np.random.default_rng(1).normal(size=300) * 0.2
     found = found_in(sound(x=np.column_stack([graph.x, near])))["giveaway"]
@@ -110,7 +107,7 @@ def test_a_near_copy_of_the_label_is_a_warning(sound: Make) -> None:
     assert found.message.startswith("Attribute column 6 alone: accuracy ")
 
 
-def test_one_hot_labels_are_a_defect(sound: Make) -> None:
+def test_one_hot_labels_are_a_defect(sound):
     graph = sound()
     x = np.column_stack([graph.x, np.eye(3)[graph.y]])
     found = found_in(sound(x=x))["giveaway"]
@@ -119,7 +116,7 @@ def test_one_hot_labels_are_a_defect(sound: Make) -> None:
         assert fact in found.message
 
 
-def test_one_class_or_none_is_a_defect(sound: Make) -> None:
+def test_one_class_or_none_is_a_defect(sound):
     one = found_in(sound(y=np.zeros(300, int)))["classes"]
     assert one.severity == "defect"
     none = found_in(Graph([[1.0], [2.0]], [[0], [1]]))["classes"]
@@ -127,7 +124,7 @@ def test_one_class_or_none_is_a_defect(sound: Make) -> None:
     assert none.message != one.message
 
 
-def test_skewed_classes_are_a_warning(sound: Make) -> None:
+def test_skewed_classes_are_a_warning(sound):
     found = found_in(sound(y=(np.arange(300) % 10 == 0).astype(int)))["class-balance"]
     assert found.severity == "warning"
     assert found.message.startswith("Class '0' makes up 90.0%")
@@ -136,7 +133,7 @@ def test_skewed_classes_are_a_warning(sound: Make) -> None:
     assert 'metric="average_precision"' in found.advice
 
 
-def test_a_small_class_and_where_it_is_missing(sound: Make) -> None:
+def test_a_small_class_and_where_it_is_missing(sound):
     y = np.arange(300) % 3
     y[:9] = [0, 1, 2, 0, 1, 2, 3, 3, 1]  # nodes 6 and 7 are test nodes
     found = found_in(sound(y=y))
@@ -145,14 +142,14 @@ def test_a_small_class_and_where_it_is_missing(sound: Make) -> None:
     assert found["missing-class"].message == "No train node of class '3' in split 0."
 
 
-def test_a_class_missing_from_test_is_an_info(sound: Make) -> None:
+def test_a_class_missing_from_test_is_an_info(sound):
     graph = sound()
     y = np.where(graph.split(0).test & (graph.y == 2), 1, graph.y)
     found = found_in(sound(y=y, class_names=["a", "b", "c"]))["missing-class"]
     assert (found.severity, found.message) == ("info", "No test node of class 'c' in split 0.")
 
 
-def test_nodes_without_label_edge_or_attributes_are_counted(sound: Make) -> None:
+def test_nodes_without_label_edge_or_attributes_are_counted(sound):
     graph = sound()
     masks = {
         f"{part}_mask": getattr(graph.split(0), part).copy() for part in ("train", "val", "test")
@@ -170,7 +167,7 @@ def test_nodes_without_label_edge_or_attributes_are_counted(sound: Make) -> None
     assert "15 (5.0%)" in found["empty-attributes"].message
 
 
-def test_many_isolated_nodes_are_a_warning(sound: Make) -> None:
+def test_many_isolated_nodes_are_a_warning(sound):
     graph = sound()
     kept = (graph.edge_index >= 60).all(axis=0)
     found = found_in(sound(edge_index=graph.edge_index[:, kept]))["isolated-nodes"]
@@ -178,12 +175,12 @@ def test_many_isolated_nodes_are_a_warning(sound: Make) -> None:
     assert "60 (20.0%)" in found.message
 
 
-def test_no_edges_are_a_defect(sound: Make) -> None:
+def test_no_edges_are_a_defect(sound):
     found = found_in(sound(edge_index=[[3], [3]]))["edges"]
     assert found.severity == "defect"
 
 
-def test_parts_loops_repeats_and_directions_are_said(sound: Make) -> None:
+def test_parts_loops_repeats_and_directions_are_said(sound):
     ring = np.arange(300)
     one = np.stack([ring, np.where(ring % 150 == 149, ring - 149, ring + 1)])  # two rings
     listed = np.concatenate([one, one[::-1], one[:, :5], [[1, 2], [1, 2]]], axis=1)
@@ -195,13 +192,13 @@ def test_parts_loops_repeats_and_directions_are_said(sound: Make) -> None:
     assert "directions" not in found_in(sound(edge_index=listed, directed=False))
 
 
-def test_only_what_there_is_is_counted(sound: Make) -> None:
+def test_only_what_there_is_is_counted(sound):
     edges = [[0, 1, 1], [1, 2, 1]]
     found = found_in(sound(edge_index=edges))["edges"]
     assert "1 self-loop." in found.message
 
 
-def test_columns_without_information_are_counted(sound: Make) -> None:
+def test_columns_without_information_are_counted(sound):
     x = np.column_stack([sound().x, np.zeros((300, 2)), np.ones(300)])
     found = found_in(sound(x=x))["columns"]
     assert found.severity == "info"
@@ -219,15 +216,13 @@ def test_columns_without_information_are_counted(sound: Make) -> None:
         (("attributes", "labels", "edges"), "info", "This is the dataset 'texas'"),
     ],
 )
-def test_known_data_is_a_defect_unless_all_is_equal(
-    same: tuple[str, ...], severity: str, words: str
-) -> None:
+def test_known_data_is_a_defect_unless_all_is_equal(same, severity, words):
     (found,) = findings._known_data(KnownData("texas", same))
     assert found.severity == severity
     assert words in found.message
 
 
-def useful(low: float, high: float) -> Usefulness:
+def useful(low, high):
     apart = Difference((low + high) / 2, low, high, 50, "validation nodes")
     parts = (Contribution("label estimator", 0.5, None), Contribution("all together", 0.6, apart))
     sentence = verdict(apart, "accuracy")
@@ -238,7 +233,7 @@ def useful(low: float, high: float) -> Usefulness:
     ("low", "high", "severity", "command"),
     [(0.1, 0.2, "info", "train"), (-0.2, -0.1, "warning", "train"), (-1, 1, "info", "tune")],
 )
-def test_the_verdict_is_a_finding(low: float, high: float, severity: str, command: str) -> None:
+def test_the_verdict_is_a_finding(low, high, severity, command):
     (found,) = findings._usefulness(useful(low, high), "", has_twins=False)
     assert (found.severity, found.topic) == (severity, "graph-helps")
     assert found.message == useful(low, high).verdict
@@ -246,7 +241,7 @@ def test_the_verdict_is_a_finding(low: float, high: float, severity: str, comman
 
 
 @pytest.mark.parametrize(("score", "is_named"), [(0.63, True), (0.61, False)])
-def test_a_statistic_that_is_better_alone_is_named(score: float, is_named: bool) -> None:
+def test_a_statistic_that_is_better_alone_is_named(score, is_named):
     told = useful(0.1, 0.2)
     estimator, together = told.contributions
     parts = (
@@ -262,7 +257,7 @@ def test_a_statistic_that_is_better_alone_is_named(score: float, is_named: bool)
     assert (("statistics", "class_means") in settings) is is_named
 
 
-def test_with_twins_the_verdict_says_what_is_left() -> None:
+def test_with_twins_the_verdict_says_what_is_left():
     (found,) = findings._usefulness(useful(0.1, 0.2), "", has_twins=True)
     assert "Nearly all of these nodes" in found.message
     left = Difference(0.01, -0.02, 0.04, 40, "validation nodes")
@@ -272,13 +267,13 @@ def test_with_twins_the_verdict_says_what_is_left() -> None:
         assert fact in found.message
 
 
-def test_what_was_not_trained_says_why() -> None:
+def test_what_was_not_trained_says_why():
     (found,) = findings._usefulness(None, "there is no split", has_twins=False)
     assert "there is no split" in found.message
     assert list(findings._usefulness(None, "", has_twins=False)) == []
 
 
-def test_the_worst_comes_first(sound: Make) -> None:
+def test_the_worst_comes_first(sound):
     graph = sound()
     found = audit(
         sound(
@@ -292,7 +287,7 @@ def test_the_worst_comes_first(sound: Make) -> None:
     assert order[0] == 0
 
 
-def test_every_finding_ends_its_sentences(sound: Make) -> None:
+def test_every_finding_ends_its_sentences(sound):
     measures: Any = audit(sound(x=np.ones((300, 1))), training=False)
     parts = {name: getattr(measures, name) for name in Measures.__dataclass_fields__}
     for one in findings.findings(Measures(**parts), useful(-0.1, 0.1), ""):

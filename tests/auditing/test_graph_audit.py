@@ -5,13 +5,12 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 import hpgmn
-from hpgmn.auditing import Audit, audit
+from hpgmn.auditing import audit
 from hpgmn.auditing.attributes import attribute_columns
 from hpgmn.auditing.measures import class_balance, missing_classes, structure, twins
 from hpgmn.base.errors import GraphError
@@ -21,7 +20,7 @@ from hpgmn.graph.homophily import homophily
 Make = Callable[..., Graph]
 
 
-def test_every_measure_is_in_it(small_graph: Graph) -> None:
+def test_every_measure_is_in_it(small_graph):
     found = hpgmn.audit(small_graph, 1, training=False)
     split = small_graph.split(1)
     assert isinstance(found, hpgmn.Audit)
@@ -38,7 +37,7 @@ def test_every_measure_is_in_it(small_graph: Graph) -> None:
         found.graph = "other"  # type: ignore[misc]
 
 
-def test_it_is_json_without_nan() -> None:
+def test_it_is_json_without_nan():
     found = audit(Graph([[1.0], [2.0]], [[0], [1]], [0, -1])).as_dict()
     assert json.loads(json.dumps(found, allow_nan=False)) == found
     assert found["homophily"]["adjusted"] is None
@@ -46,7 +45,7 @@ def test_it_is_json_without_nan() -> None:
     assert found["findings"][0].keys() == {"severity", "topic", "message", "advice"}
 
 
-def test_trained_audits_have_a_verdict(small_graph: Graph, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_trained_audits_have_a_verdict(small_graph, monkeypatch):
     from hpgmn.auditing import usefulness
 
     short = {"hidden_dim": 4, "epochs": 2, "estimator_epochs": 2}
@@ -60,9 +59,7 @@ def test_trained_audits_have_a_verdict(small_graph: Graph, monkeypatch: pytest.M
     assert len(content["usefulness"]["contributions"]) == 6
 
 
-def test_with_twins_the_others_are_compared_too(
-    sound: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_with_twins_the_others_are_compared_too(sound, monkeypatch):
     from hpgmn.auditing import usefulness
 
     short = {"hidden_dim": 4, "epochs": 2, "estimator_epochs": 2}
@@ -77,7 +74,7 @@ def test_with_twins_the_others_are_compared_too(
     assert found.without_twins.count == sum(row not in taught for row in rows[split.val])
 
 
-def test_a_graph_without_splits_gets_a_random_one(sound: Make) -> None:
+def test_a_graph_without_splits_gets_a_random_one(sound):
     graph = sound(train_mask=None, val_mask=None, test_mask=None)
     found = audit(graph, 3, training=False)
     made = graph.with_splits(hpgmn.random_splits(graph, stratified=True))
@@ -88,33 +85,33 @@ def test_a_graph_without_splits_gets_a_random_one(sound: Make) -> None:
         audit(graph, 10, training=False)
 
 
-def test_too_few_labels_leave_out_what_needs_a_split() -> None:
+def test_too_few_labels_leave_out_what_needs_a_split():
     found = audit(Graph([[1.0], [2.0], [3.0]], [[0], [1]], [0, 1, -1]))
     assert (found.split, found.usefulness) == (None, None)
     (why,) = [one for one in found.findings if one.topic == "graph-helps"]
     assert why.message == "Whether the graph helps was not measured: there is no split."
 
 
-def test_a_split_that_is_not_there_is_refused(small_graph: Graph) -> None:
+def test_a_split_that_is_not_there_is_refused(small_graph):
     with pytest.raises(GraphError, match="has splits 0 to 1 \\(got 2\\)"):
         audit(small_graph, 2)
 
 
-def real(data_dir: Path, name: str) -> Audit:
+def real(data_dir, name):
     for needed in {name, "texas"}:
         if not (data_dir / f"{needed}.npz").exists():
             pytest.skip(f"{needed}.npz is not in the folder of graph files")
     return audit(hpgmn.load(name), training=False)
 
 
-def test_cornell_geomgcn_has_the_data_of_texas(data_dir: Path) -> None:
+def test_cornell_geomgcn_has_the_data_of_texas(data_dir):
     found = real(data_dir, "cornell-geomgcn")
     assert (found.findings[0].severity, found.findings[0].topic) == ("defect", "known-data")
     assert "'texas' has the same attributes and labels" in found.findings[0].message
 
 
 @pytest.mark.parametrize(("name", "share"), [("chameleon", 0.566), ("squirrel", 0.550)])
-def test_chameleon_and_squirrel_have_twins(data_dir: Path, name: str, share: float) -> None:
+def test_chameleon_and_squirrel_have_twins(data_dir, name, share):
     found = real(data_dir, name)
     assert [one.topic for one in found.findings if one.severity == "defect"] == ["twins"]
     assert found.twins[0].alike == "out-neighbors"
@@ -130,14 +127,14 @@ def test_chameleon_and_squirrel_have_twins(data_dir: Path, name: str, share: flo
         *("citeseer", "actor", "minesweeper"),
     ],
 )
-def test_sound_graphs_have_no_such_finding(data_dir: Path, name: str) -> None:
+def test_sound_graphs_have_no_such_finding(data_dir, name):
     found = real(data_dir, name)
     topics = {one.topic for one in found.findings}
     assert not topics & {"known-data", "twins", "giveaway"}
     assert "defect" not in {one.severity for one in found.findings}
 
 
-def test_a_renamed_copy_of_a_dataset_is_recognised(data_dir: Path) -> None:
+def test_a_renamed_copy_of_a_dataset_is_recognised(data_dir):
     texas = hpgmn.load(data_dir / "texas.npz")
     found = audit(
         Graph(texas.x, texas.edge_index, texas.y, name="mine", directed=texas.directed),

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -35,12 +33,12 @@ NODES = 6
 Edges = list[tuple[int, int]]
 
 
-def degrees_by_loop(neighbors: list[set[int]]) -> Degrees:
+def degrees_by_loop(neighbors):
     sizes = sorted(len(one) for one in neighbors)
     return Degrees(sizes[0], float(statistics.median(sizes)), sizes[-1], sizes.count(0))
 
 
-def parts_by_loop(edges: Edges) -> list[int]:
+def parts_by_loop(edges):
     """Sizes of the connected parts: every edge merges the parts of its ends."""
     part = list(range(NODES))
     for a, b in edges:
@@ -54,7 +52,7 @@ def parts_by_loop(edges: Edges) -> list[int]:
     directed=st.booleans(),
     weighted=st.booleans(),
 )
-def test_measures_match_loops(edges: Edges, directed: bool, weighted: bool) -> None:
+def test_measures_match_loops(edges, directed, weighted):
     ends = np.array(edges, np.int64).reshape(-1, 2).T
     weight = np.linspace(1, 2, len(edges)) if weighted else None
     found = structure(Graph(np.ones((NODES, 1)), ends, edge_weight=weight, directed=directed))
@@ -79,7 +77,7 @@ def test_measures_match_loops(edges: Edges, directed: bool, weighted: bool) -> N
     assert (found.components, found.largest_component) == (len(sizes), max(sizes))
 
 
-def graph_with(y: list[int], roles: list[str], names: list[str]) -> Graph:
+def graph_with(y, roles, names):
     """A word per split for each node: t(rain), v(al), e (test) or - (none)."""
     masks = {
         f"{part}_mask": np.array([[letter == key for letter in word] for word in roles])
@@ -88,7 +86,7 @@ def graph_with(y: list[int], roles: list[str], names: list[str]) -> Graph:
     return Graph(np.ones((len(y), 1)), [[0], [1]], y, class_names=names, **masks)
 
 
-def test_classes_are_counted_with_those_nobody_has() -> None:
+def test_classes_are_counted_with_those_nobody_has():
     graph = Graph(np.ones((6, 1)), [[0], [1]], [2, 0, 2, -1, 2, -1], class_names=["a", "b", "c"])
     found = class_balance(graph)
     assert found.counts == {"a": 1, "b": 0, "c": 3}
@@ -96,12 +94,12 @@ def test_classes_are_counted_with_those_nobody_has() -> None:
     assert found.largest_share == pytest.approx(0.75)
 
 
-def test_without_labels_there_is_no_largest_class() -> None:
+def test_without_labels_there_is_no_largest_class():
     found = class_balance(Graph(np.ones((3, 1)), [[0], [1]]))
     assert (found.unlabelled, found.largest_share) == (3, 0.0)
 
 
-def test_a_class_that_a_part_lacks_is_named_with_its_splits() -> None:
+def test_a_class_that_a_part_lacks_is_named_with_its_splits():
     graph = graph_with(
         [0, 0, 0, 1, 1, 1, -1],
         ["tt", "vt", "ev", "tv", "te", "vv", "--"],
@@ -114,15 +112,15 @@ def test_a_class_that_a_part_lacks_is_named_with_its_splits() -> None:
     )
 
 
-def test_a_part_without_nodes_lacks_no_class() -> None:
+def test_a_part_without_nodes_lacks_no_class():
     assert missing_classes(graph_with([0, 1, 0, 1], ["t", "t", "v", "v"], ["a", "b"])) == ()
 
 
-def test_without_splits_nothing_is_missing() -> None:
+def test_without_splits_nothing_is_missing():
     assert missing_classes(Graph(np.ones((2, 1)), [[0], [1]], [0, 1])) == ()
 
 
-def twins_by_loop(alike: str, keys: list[Any], y: list[int], split: Split) -> Twins:
+def twins_by_loop(alike, keys, y, split):
     """Keys of None have no twin."""
     nodes = range(len(keys))
     count = sum(keys[a] is not None and keys.count(keys[a]) > 1 for a in nodes)
@@ -153,9 +151,7 @@ def twins_by_loop(alike: str, keys: list[Any], y: list[int], split: Split) -> Tw
     y=st.lists(st.integers(0, 2), min_size=9, max_size=9),
     roles=st.lists(st.sampled_from("tve-"), min_size=9, max_size=9),
 )
-def test_twins_by_neighbours_match_a_loop(
-    rows: list[tuple[int, ...]], y: list[int], roles: list[str]
-) -> None:
+def test_twins_by_neighbours_match_a_loop(rows, y, roles):
     edges = np.array([(a, b) for a, row in enumerate(rows) for b in row], int).reshape(-1, 2).T
     masks = [np.array([role == key for role in roles] + [False] * 5) for key in "tve"]
     graph = Graph(np.arange(14.0)[:, None], edges, [*y, -1, -1, -1, -1, -1])
@@ -170,7 +166,7 @@ def test_twins_by_neighbours_match_a_loop(
 
 
 @pytest.mark.parametrize("form", [np.asarray, sp.csr_array])
-def test_twins_by_attributes_match_a_loop(form: Any) -> None:
+def test_twins_by_attributes_match_a_loop(form):
     x = np.array([[1, 0], [1, 0], [0, 0], [0, 0], [0, 2], [1, -0.0], [3, 1], [0, 2]])
     y = [0, 0, 1, 1, 1, 2, 2, 2]
     masks = [np.array([role == key for role in "tvtetetv"]) for key in "tve"]
@@ -181,21 +177,21 @@ def test_twins_by_attributes_match_a_loop(form: Any) -> None:
     )
 
 
-def test_attributes_that_tell_few_nodes_apart_are_left_out(sound: Make) -> None:
+def test_attributes_that_tell_few_nodes_apart_are_left_out(sound):
     graph = sound(x=np.arange(300)[:, None] % 2 + 1.0)
     assert "attributes" not in [one.alike for one in twins(graph, graph.split(0))]
 
 
-def test_without_a_split_twins_are_only_counted() -> None:
+def test_without_a_split_twins_are_only_counted():
     graph = Graph([[1.0], [1.0], [2.0], [3.0]], [[0], [1]], [0, 1, 0, 1])
     assert twins(graph, None)[-1] == Twins("attributes", 2, None, None)
 
 
-def test_edges_both_ways_have_one_kind_of_neighbours(sound: Make) -> None:
+def test_edges_both_ways_have_one_kind_of_neighbours(sound):
     assert [one.alike for one in twins(sound(directed=False), None)] == ["neighbors", "attributes"]
 
 
-def test_test_labels_are_not_read(sound: Make) -> None:
+def test_test_labels_are_not_read(sound):
     graph = sound()
     x = graph.x[np.arange(300) // 2 * 2]
     split = graph.split(0)
@@ -211,7 +207,7 @@ def test_test_labels_are_not_read(sound: Make) -> None:
 
 
 @pytest.fixture
-def shelf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sound: Make) -> Path:
+def shelf(tmp_path, monkeypatch, sound):
     """A folder with two known datasets of 300 nodes: 'first' is sound, 'second' is not."""
     monkeypatch.setenv("HPGMN_DATA", str(tmp_path))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
@@ -225,7 +221,7 @@ def shelf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sound: Make) -> Path:
     return tmp_path
 
 
-def test_the_data_of_another_dataset_is_named(shelf: Path, sound: Make) -> None:
+def test_the_data_of_another_dataset_is_named(shelf, sound):
     mine = sound(name="mine", edge_index=[[5], [6]])
     assert known_data(mine) == KnownData("first", ("attributes", "labels"))
     assert known_data(sound(name="mine")) == KnownData("first", ("attributes", "labels", "edges"))
@@ -233,12 +229,12 @@ def test_the_data_of_another_dataset_is_named(shelf: Path, sound: Make) -> None:
     assert known_data(sparse) == KnownData("first", ("attributes",))
 
 
-def test_a_sound_dataset_is_not_the_copy(shelf: Path) -> None:
+def test_a_sound_dataset_is_not_the_copy(shelf):
     assert known_data(load("first")) is None
     assert known_data(load("second")) == KnownData("first", ("attributes", "labels"))
 
 
-def test_other_data_and_other_sizes_are_nobodys(shelf: Path, sound: Make) -> None:
+def test_other_data_and_other_sizes_are_nobodys(shelf, sound):
     mine = sound(name="mine")
     assert known_data(sound(name="mine", x=mine.x + 1, y=(mine.y + 1) % 3)) is None
     assert known_data(sound(name="mine", x=mine.x[:, :3], y=(mine.y + 1) % 3)) is None
@@ -248,15 +244,13 @@ def test_other_data_and_other_sizes_are_nobodys(shelf: Path, sound: Make) -> Non
     assert known_data(sound(name="second", y=mine.y, edge_index=[[7], [8]])) is None
 
 
-def test_a_damaged_file_is_passed_over(
-    shelf: Path, sound: Make, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_damaged_file_is_passed_over(shelf, sound, caplog):
     (shelf / "first.npz").write_bytes(b"damaged")
     assert known_data(sound(name="mine")) == KnownData("second", ("attributes", "labels"))
     assert "'first'" in caplog.text
 
 
-def test_nothing_is_compared_with_what_is_not_here(shelf: Path, sound: Make) -> None:
+def test_nothing_is_compared_with_what_is_not_here(shelf, sound):
     for path in shelf.glob("*.npz"):
         path.unlink()
     assert known_data(sound(name="mine")) is None

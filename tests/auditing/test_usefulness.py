@@ -14,7 +14,6 @@ from scipy import stats
 from hpgmn.auditing import usefulness as module
 from hpgmn.auditing.usefulness import (
     STATISTICS,
-    Usefulness,
     cannot_train,
     interval,
     placements,
@@ -30,17 +29,17 @@ Make = Callable[..., Graph]
 
 
 @pytest.fixture
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+def quick(monkeypatch):
     """Few epochs: what is trained matters, not how well."""
     short = {"hidden_dim": 8, "epochs": 5, "estimator_epochs": 5, "estimator_hidden": 8}
     monkeypatch.setattr(module, "SETTINGS", module.SETTINGS | short)
 
 
-def without_time(found: Usefulness) -> dict[str, Any]:
+def without_time(found):
     return {name: value for name, value in vars(found).items() if name != "seconds"}
 
 
-def planted(sound: Make, *, in_edges: bool) -> Graph:
+def planted(sound, *, in_edges):
     """The class is in the attributes of half of the nodes, and with ``in_edges`` in all edges."""
     graph = sound()
     random = np.random.default_rng(2)
@@ -56,7 +55,7 @@ def planted(sound: Make, *, in_edges: bool) -> Graph:
 
 
 @pytest.mark.slow
-def test_edges_that_tell_the_class_help(sound: Make) -> None:
+def test_edges_that_tell_the_class_help(sound):
     graph = planted(sound, in_edges=True)
     found = usefulness(graph, graph.split(0))
     assert [one.name for one in found.contributions] == [
@@ -73,7 +72,7 @@ def test_edges_that_tell_the_class_help(sound: Make) -> None:
 
 
 @pytest.mark.slow
-def test_edges_by_chance_do_not_help(sound: Make) -> None:
+def test_edges_by_chance_do_not_help(sound):
     graph = planted(sound, in_edges=False)
     found = usefulness(graph, graph.split(0))
     assert found.difference.low is not None
@@ -82,7 +81,7 @@ def test_edges_by_chance_do_not_help(sound: Make) -> None:
 
 
 @pytest.mark.usefixtures("quick")
-def test_the_baseline_is_the_better_model_of_attributes_alone(sound: Make) -> None:
+def test_the_baseline_is_the_better_model_of_attributes_alone(sound):
     graph = planted(sound, in_edges=True)
     found = usefulness(graph, graph.split(0))
     scores = {one.name: one.score for one in found.contributions}
@@ -97,7 +96,7 @@ def test_the_baseline_is_the_better_model_of_attributes_alone(sound: Make) -> No
 
 
 @pytest.mark.usefixtures("quick")
-def test_test_labels_change_nothing(sound: Make) -> None:
+def test_test_labels_change_nothing(sound):
     graph = planted(sound, in_edges=True)
     split = graph.split(0)
     wrong = np.where(split.test, (graph.y + 1) % 3, graph.y)
@@ -107,7 +106,7 @@ def test_test_labels_change_nothing(sound: Make) -> None:
 
 
 @pytest.mark.usefixtures("quick")
-def test_validation_labels_do_count(sound: Make) -> None:
+def test_validation_labels_do_count(sound):
     """The test above would pass if labels were not read at all."""
     graph = planted(sound, in_edges=True)
     split = graph.split(0)
@@ -117,9 +116,7 @@ def test_validation_labels_do_count(sound: Make) -> None:
 
 
 @pytest.mark.usefixtures("quick")
-def test_large_graphs_are_sampled_and_read_in_batches(
-    sound: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_large_graphs_are_sampled_and_read_in_batches(sound, monkeypatch):
     monkeypatch.setattr(module, "LARGE", 200)
     monkeypatch.setattr(module, "MOST_NODES", {"train": 40, "val": 30})
     monkeypatch.setattr(
@@ -128,7 +125,7 @@ def test_large_graphs_are_sampled_and_read_in_batches(
     asked = []
     fit = module.fit_replicas
 
-    def watched(graph: Graph, entry: Any, replicas: Any, masks: Any, **options: Any) -> Any:
+    def watched(graph, entry, replicas, masks, **options):
         asked.append((replicas[0].settings.batch_size, len(replicas)))
         return fit(graph, entry, replicas, masks, **options)
 
@@ -141,7 +138,7 @@ def test_large_graphs_are_sampled_and_read_in_batches(
 
 
 @pytest.mark.usefixtures("quick")
-def test_without_twins_only_the_other_nodes_are_compared(sound: Make) -> None:
+def test_without_twins_only_the_other_nodes_are_compared(sound):
     graph = planted(sound, in_edges=True)
     split = graph.split(0)
     twins = np.arange(300) < 150
@@ -149,7 +146,7 @@ def test_without_twins_only_the_other_nodes_are_compared(sound: Make) -> None:
     kept: dict[str, Any] = {}
     of = module._select_nodes
 
-    def watched(logits: Any, val: Any) -> Any:
+    def watched(logits, val):
         kept[str(len(kept))] = of(logits, val)
         return kept[str(len(kept) - 1)]
 
@@ -168,7 +165,7 @@ def test_without_twins_only_the_other_nodes_are_compared(sound: Make) -> None:
     assert usefulness(graph, split, twins=np.arange(300) < 280).without_twins is None
 
 
-def test_nodes_of_one_class_have_no_ranking() -> None:
+def test_nodes_of_one_class_have_no_ranking():
     pair = (np.zeros((1, 40, 2)), np.zeros((1, 40, 2)))
     kept = np.ones(40, bool)
     assert module._difference_among(kept, pair, np.zeros(40, int), "roc_auc") is None
@@ -176,7 +173,7 @@ def test_nodes_of_one_class_have_no_ranking() -> None:
 
 
 @pytest.mark.usefixtures("quick")
-def test_progress_counts_the_trainings(sound: Make) -> None:
+def test_progress_counts_the_trainings(sound):
     graph = sound()
     seen: list[Progress] = []
     usefulness(graph, graph.split(0), report=seen.append)
@@ -185,14 +182,14 @@ def test_progress_counts_the_trainings(sound: Make) -> None:
 
 
 @pytest.mark.usefixtures("quick")
-def test_it_can_be_stopped(sound: Make) -> None:
+def test_it_can_be_stopped(sound):
     graph = sound()
     with pytest.raises(KeyboardInterrupt):
         usefulness(graph, graph.split(0), should_stop=lambda: True)
 
 
 @pytest.mark.usefixtures("quick")
-def test_two_skewed_classes_are_ranked(sound: Make) -> None:
+def test_two_skewed_classes_are_ranked(sound):
     y = (np.arange(300) % 9 == 0).astype(int)
     roles = np.random.default_rng(0).permutation(300) % 3
     graph = sound(
@@ -203,14 +200,14 @@ def test_two_skewed_classes_are_ranked(sound: Make) -> None:
     assert usefulness(graph, one_sided).metric == "accuracy"
 
 
-def test_the_interval_of_few_nodes_is_students() -> None:
+def test_the_interval_of_few_nodes_is_students():
     first, second = np.array([1.0, 0.5, 1.0, 0.0, 1.0]), np.array([0.0, 0.5, 1.0, 0.5, 0.0])
     found = interval(module._Values((first,)), module._Values((second,)))
     expected = stats.ttest_rel(first, second).confidence_interval(0.95)
     assert (found.low, found.high) == pytest.approx((expected.low, expected.high), rel=1e-9)
 
 
-def test_the_interval_of_accuracy_is_that_of_a_bootstrap() -> None:
+def test_the_interval_of_accuracy_is_that_of_a_bootstrap():
     random = np.random.default_rng(0)
     first, second = (random.random((3, 400)) < rate for rate in (0.8, 0.7))
     values = [module._Values((hits.mean(axis=0),)) for hits in (first, second)]
@@ -223,7 +220,7 @@ def test_the_interval_of_accuracy_is_that_of_a_bootstrap() -> None:
     assert (found.count, found.over) == (400, "validation nodes")
 
 
-def test_the_interval_of_roc_auc_is_that_of_a_bootstrap() -> None:
+def test_the_interval_of_roc_auc_is_that_of_a_bootstrap():
     random = np.random.default_rng(1)
     truth = (np.arange(300) % 5 == 0).astype(int)
     both = random.normal(size=300)
@@ -248,7 +245,7 @@ def test_the_interval_of_roc_auc_is_that_of_a_bootstrap() -> None:
     assert (found.low, found.high) == pytest.approx((low, high), abs=0.01)
 
 
-def test_placements_match_a_loop() -> None:
+def test_placements_match_a_loop():
     random = np.random.default_rng(3)
     scores, others = random.integers(0, 5, 8), random.integers(0, 5, 6)
     expected = np.zeros(8)
@@ -267,16 +264,14 @@ def test_placements_match_a_loop() -> None:
         (0.0, 0.06, "No significant difference", "+3.0 points"),
     ],
 )
-def test_only_an_interval_beside_zero_is_a_difference(
-    low: float, high: float, begins: str, holds: str
-) -> None:
+def test_only_an_interval_beside_zero_is_a_difference(low, high, begins, holds):
     sentence = verdict(Difference((low + high) / 2, low, high, 50, "validation nodes"), "accuracy")
     assert sentence.startswith(begins)
     assert holds in sentence
     assert "ROC-AUC" in verdict(Difference(0.0, low, high, 50, "validation nodes"), "roc_auc")
 
 
-def test_what_cannot_be_trained_says_why(sound: Make) -> None:
+def test_what_cannot_be_trained_says_why(sound):
     graph = sound()
     split, nobody = graph.split(0), np.zeros(300, bool)
     assert cannot_train(graph, split) is None

@@ -16,7 +16,7 @@ from hpgmn.base.digests import (
 from hpgmn.graph import Graph
 
 
-def small() -> Graph:
+def small():
     masks = np.eye(4, dtype=bool)
     return Graph(
         np.arange(8.0).reshape(4, 2),
@@ -28,7 +28,7 @@ def small() -> Graph:
     )
 
 
-def test_stored_identities_stay() -> None:
+def test_stored_identities_stay():
     graph = small()
     assert graph_content(graph, [0])[:16] == "73791d923ec3c050"
     assert search_content(graph, [0])[:16] == "e9c78337adfbd73b"
@@ -39,7 +39,7 @@ def test_stored_identities_stay() -> None:
     assert array_digest(sp.csr_array(np.eye(2, dtype=np.float32)))[:16] == "6f19ff35b0cbdba4"
 
 
-def test_a_search_does_not_see_test_labels() -> None:
+def test_a_search_does_not_see_test_labels():
     graph, other = small(), small()
     other.y[2] = 0
     assert search_content(graph, [0]) == search_content(other, [0])

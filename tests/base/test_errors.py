@@ -18,16 +18,14 @@ from hpgmn.base.errors import (
 
 
 @pytest.mark.parametrize("kind", [GraphError, SettingError, DataNotFoundError])
-def test_one_except_clause_catches_every_error_and_the_message_stays(
-    kind: type[HPGMNError],
-) -> None:
+def test_one_except_clause_catches_every_error_and_the_message_stays(kind):
     with pytest.raises(HPGMNError, match=r"^what was wrong$") as caught:
         raise kind("what was wrong")
     assert type(caught.value) is kind
     assert caught.value.remedy is None
 
 
-def test_every_error_of_the_module_is_of_the_family() -> None:
+def test_every_error_of_the_module_is_of_the_family():
     classes = [
         value
         for value in vars(errors).values()
@@ -47,11 +45,7 @@ def test_every_error_of_the_module_is_of_the_family() -> None:
         (Remedy("Pick", option="out"), "Pick (out=...).", "Pick (--out)."),
         (Remedy("Pick", option="weight", value=""), 'Pick (weight="").', "Pick (--weight '')."),
         (Remedy("Cut", option="num_bins", value=3), "Cut (num_bins=3).", "Cut (--num-bins 3)."),
-        (
-            Remedy("Ask", option="resume", value=True),
-            "Ask (resume=True).",
-            "Ask (--resume).",
-        ),
+        (Remedy("Ask", option="resume", value=True), "Ask (resume=True).", "Ask (--resume)."),
         (
             Remedy("Skip it", option="report", value=False),
             "Skip it (report=False).",
@@ -89,20 +83,18 @@ def test_every_error_of_the_module_is_of_the_family() -> None:
         ),
     ],
 )
-def test_a_remedy_is_a_keyword_in_python_and_an_option_on_the_command_line(
-    remedy: Remedy, python: str, cli: str
-) -> None:
+def test_a_remedy_is_a_keyword_in_python_and_an_option_on_the_command_line(remedy, python, cli):
     assert str(remedy) == python
     assert remedy.render(cli=True) == cli
 
 
-def test_alternatives_are_joined_and_start_in_lower_case() -> None:
+def test_alternatives_are_joined_and_start_in_lower_case():
     remedy = Remedy("Resume it", option="resume", value=True) | Remedy("Replace it") | "GPU it"
     assert remedy.render(cli=True) == "Resume it (--resume), replace it, or GPU it."
     assert len(remedy.alternatives) == 2
 
 
-def test_an_error_keeps_type_message_and_remedy_across_processes() -> None:
+def test_an_error_keeps_type_message_and_remedy_across_processes():
     error = GraphError("too few rows.", Remedy("Add a row", option="rows", value=1))
     copy = pickle.loads(pickle.dumps(error))
     assert type(copy) is GraphError
@@ -110,13 +102,13 @@ def test_an_error_keeps_type_message_and_remedy_across_processes() -> None:
     assert str(copy) == "too few rows. Add a row (rows=1)."
 
 
-def test_a_prefix_keeps_type_and_remedy() -> None:
+def test_a_prefix_keeps_type_and_remedy():
     error = SettingError("lr is negative.", "Use a positive number.").prefixed("mlp: ")
     assert isinstance(error, SettingError)
     assert str(error) == "mlp: lr is negative. Use a positive number."
 
 
-def test_a_long_message_keeps_the_remedy() -> None:
+def test_a_long_message_keeps_the_remedy():
     assert str(HPGMNError("x" * 5000, "Shorten it")).endswith("x Shorten it.")
 
 
@@ -131,15 +123,15 @@ def test_a_long_message_keeps_the_remedy() -> None:
         ("", None),
     ],
 )
-def test_nearest_is_the_most_similar_choice(name: str, expected: str | None) -> None:
+def test_nearest_is_the_most_similar_choice(name, expected):
     assert nearest(name, ["texas", "chameleon", "chameleon-filtered"]) == expected
 
 
-def test_nearest_of_nothing_is_nothing() -> None:
+def test_nearest_of_nothing_is_nothing():
     assert nearest("texas", []) is None
 
 
-def test_an_unknown_name_lists_the_choices_and_proposes_the_nearest() -> None:
+def test_an_unknown_name_lists_the_choices_and_proposes_the_nearest():
     error = SettingError.unknown("dataset", "texsa", iter(["texas", "squirrel"]))
     assert isinstance(error, SettingError)
     assert error.remedy is not None
@@ -149,7 +141,7 @@ def test_an_unknown_name_lists_the_choices_and_proposes_the_nearest() -> None:
     )
 
 
-def test_an_unknown_name_proposes_nothing_where_nothing_is_similar() -> None:
+def test_an_unknown_name_proposes_nothing_where_nothing_is_similar():
     error = HPGMNError.unknown("metric", "f1", ["accuracy", "roc_auc"])
     assert error.remedy is not None
     assert error.remedy.value is None

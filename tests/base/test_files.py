@@ -8,7 +8,6 @@ import os
 import subprocess
 import sys
 import zlib
-from pathlib import Path
 
 import pytest
 
@@ -30,15 +29,15 @@ from hpgmn.base.files import (
 )
 
 
-def names(folder: Path) -> set[str]:
+def names(folder):
     return {path.name for path in folder.iterdir()}
 
 
-def content(folder: Path) -> dict[str, str]:
+def content(folder):
     return {path.name: path.read_text() for path in folder.iterdir()}
 
 
-def test_what_is_written_is_there_and_nothing_else(tmp_path: Path) -> None:
+def test_what_is_written_is_there_and_nothing_else(tmp_path):
     write_text(tmp_path / "a.txt", "grün\n")
     write_text(tmp_path / "a.txt", "größer\n")
     write_bytes(tmp_path / "b", b"\0\xff")
@@ -47,7 +46,7 @@ def test_what_is_written_is_there_and_nothing_else(tmp_path: Path) -> None:
     assert names(tmp_path) == {"a.txt", "b"}
 
 
-def test_a_draft_has_the_name_of_its_file(tmp_path: Path) -> None:
+def test_a_draft_has_the_name_of_its_file(tmp_path):
     """Libraries add an ending to names that lack it."""
     with atomic_write(tmp_path / "rows.npy") as draft:
         assert draft.name == "rows.npy"
@@ -58,12 +57,12 @@ def test_a_draft_has_the_name_of_its_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("error", [ZeroDivisionError, KeyboardInterrupt])
-def test_after_an_error_the_old_one_stays(tmp_path: Path, error: type[BaseException]) -> None:
+def test_after_an_error_the_old_one_stays(tmp_path, error):
     write_text(tmp_path / "a", "old")
     with atomic_folder(tmp_path / "b") as made:
         (made / "old").write_text("1")
 
-    def failing(draft: Path) -> None:
+    def failing(draft):
         draft.write_text("half")
         raise error
 
@@ -77,9 +76,7 @@ def test_after_an_error_the_old_one_stays(tmp_path: Path, error: type[BaseExcept
 
 
 @pytest.mark.parametrize("is_exchanged", [True, False])
-def test_a_folder_takes_the_place_of_another(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_exchanged: bool
-) -> None:
+def test_a_folder_takes_the_place_of_another(tmp_path, monkeypatch, is_exchanged):
     if not is_exchanged:
         monkeypatch.setattr(writing, "_exchange", lambda *_: False)
     for number in range(3):
@@ -89,14 +86,12 @@ def test_a_folder_takes_the_place_of_another(
     assert content(tmp_path / "a") == {"2": "1"}
 
 
-def test_a_folder_that_cannot_take_its_place_leaves_the_old_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_folder_that_cannot_take_its_place_leaves_the_old_one(tmp_path, monkeypatch):
     with atomic_folder(tmp_path / "a") as draft:
         (draft / "old").write_text("1")
     before, tried = os.rename, []
 
-    def describe_os_error(source: Path, target: Path) -> None:
+    def describe_os_error(source, target):
         tried.append(target)
         if len(tried) == 3:  # the first finds the old one there, the second moves that away
             raise OSError(errno.EACCES, "denied")
@@ -113,7 +108,7 @@ def test_a_folder_that_cannot_take_its_place_leaves_the_old_one(
     assert content(tmp_path / "a") == {"old": "1"}
 
 
-def test_two_names_are_exchanged_at_once(tmp_path: Path) -> None:
+def test_two_names_are_exchanged_at_once(tmp_path):
     if not sys.platform.startswith("linux"):
         pytest.skip("Linux alone exchanges names")
     for name in ("a", "b"):
@@ -124,7 +119,7 @@ def test_two_names_are_exchanged_at_once(tmp_path: Path) -> None:
     assert (tmp_path / "b" / "own").read_text() == "a"
 
 
-def test_a_file_in_the_place_of_a_folder_stays(tmp_path: Path) -> None:
+def test_a_file_in_the_place_of_a_folder_stays(tmp_path):
     (tmp_path / "a").write_text("file")
     with (
         pytest.raises(
@@ -141,10 +136,7 @@ def test_a_file_in_the_place_of_a_folder_stays(tmp_path: Path) -> None:
     [
         (OSError(errno.ENOSPC, ""), "(No space left on device). Free disk space, or"),
         (OSError(errno.EFBIG, "Error writing bytes"), "(File too large). Free disk space"),
-        (
-            OSError(errno.EROFS, ""),
-            "(Read-only file system). Choose a writable path",
-        ),
+        (OSError(errno.EROFS, ""), "(Read-only file system). Choose a writable path"),
         (OSError(errno.ENOENT, ""), "(No such file or directory). Create its folder, or choose"),
         (
             OSError("9 requested and 4 written"),
@@ -152,7 +144,7 @@ def test_a_file_in_the_place_of_a_folder_stays(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_every_reason_has_its_remedy(tmp_path: Path, error: OSError, words: str) -> None:
+def test_every_reason_has_its_remedy(tmp_path, error, words):
     assert words in str(write_error(tmp_path / "a", error))
     with pytest.raises(HPGMNError) as caught, atomic_write(tmp_path / "a"):
         raise error
@@ -163,27 +155,22 @@ def test_every_reason_has_its_remedy(tmp_path: Path, error: OSError, words: str)
 @pytest.mark.parametrize(
     ("place", "why"),
     [
-        (
-            "missing/a",
-            "(No such file or directory). Create its folder, or choose another path.",
-        ),
+        ("missing/a", "(No such file or directory). Create its folder, or choose another path."),
         ("file/a", "(Not a directory). Choose a writable path."),
     ],
 )
-def test_a_place_without_a_folder_is_a_sentence(tmp_path: Path, place: str, why: str) -> None:
+def test_a_place_without_a_folder_is_a_sentence(tmp_path, place, why):
     (tmp_path / "file").touch()
     with pytest.raises(HPGMNError) as caught:
         write_text(tmp_path / place, "text")
     assert str(caught.value) == f"Cannot write {tmp_path / place} {why}"
 
 
-def test_a_disk_that_says_no_at_last_is_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_disk_that_says_no_at_last_is_told(tmp_path, monkeypatch):
     """Some file systems find out that they are full when the file is forced onto the disk."""
     write_text(tmp_path / "a", "old")
 
-    def full(_: int) -> None:
+    def full(_):
         raise OSError(errno.ENOSPC, "")
 
     monkeypatch.setattr(writing.os, "fsync", full)
@@ -194,10 +181,8 @@ def test_a_disk_that_says_no_at_last_is_told(
     assert content(tmp_path) == {"a": "new"}
 
 
-def test_a_file_system_that_forces_no_folders_is_written_to(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def describe_os_error(_: int) -> None:
+def test_a_file_system_that_forces_no_folders_is_written_to(tmp_path, monkeypatch):
+    def describe_os_error(_):
         raise OSError(errno.EINVAL, "")
 
     monkeypatch.setattr(writing.os, "fsync", describe_os_error)
@@ -205,7 +190,7 @@ def test_a_file_system_that_forces_no_folders_is_written_to(
     assert content(tmp_path) == {"a": "new"}
 
 
-def test_only_stale_drafts_are_removed(tmp_path: Path) -> None:
+def test_only_stale_drafts_are_removed(tmp_path):
     young, old, busy, other = (
         tmp_path / f".{name}.{digit * 32}.unfinished"
         for name, digit in (("a", "1"), ("a", "2"), ("a", "3"), ("b", "4"))
@@ -243,16 +228,14 @@ for number in range(300):
 """
 
 
-def test_writers_of_one_place_take_no_draft_from_each_other(tmp_path: Path) -> None:
+def test_writers_of_one_place_take_no_draft_from_each_other(tmp_path):
     command = [sys.executable, "-c", WRITER, str(tmp_path / "a")]
     writers = [subprocess.Popen(command, stderr=subprocess.PIPE, text=True) for _ in range(4)]
     assert [writer.communicate(timeout=100)[1] for writer in writers] == [""] * 4
     assert content(tmp_path) == {"a": "x" * 299}
 
 
-def test_a_folder_between_two_names_is_not_lost(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_folder_between_two_names_is_not_lost(tmp_path, monkeypatch):
     """Where names cannot be exchanged: a kill after the old one was moved away."""
     place, before = tmp_path / "a", os.rename
     with atomic_folder(place) as draft:
@@ -261,7 +244,7 @@ def test_a_folder_between_two_names_is_not_lost(
     class Killed(BaseException):
         pass
 
-    def killed(source: Path, target: Path) -> None:
+    def killed(source, target):
         if not place.exists():
             raise Killed
         before(source, target)
@@ -281,7 +264,7 @@ def test_a_folder_between_two_names_is_not_lost(
     assert content(place) == {"3": "1"}
 
 
-def test_a_place_that_is_a_link_stays_one(tmp_path: Path) -> None:
+def test_a_place_that_is_a_link_stays_one(tmp_path):
     for name in ("far", "new"):
         (tmp_path / "a").unlink(missing_ok=True)
         (tmp_path / "far").mkdir(exist_ok=True)
@@ -293,12 +276,12 @@ def test_a_place_that_is_a_link_stays_one(tmp_path: Path) -> None:
     assert names(tmp_path) == {"a", "far"}
 
 
-def test_a_folder_that_cannot_be_listed_is_not_swept(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_listed_is_not_swept(tmp_path):
     remove_stale_drafts(tmp_path / "missing")
     assert names(tmp_path) == set()
 
 
-def test_a_description_that_was_changed_is_told() -> None:
+def test_a_description_that_was_changed_is_told():
     kept = json.loads(json.dumps(with_checksum({"trials": {10: 0.5, 9: 0.25}, "name": "ü"})))
     assert verify_checksum(kept) == {"trials": {"10": 0.5, "9": 0.25}, "name": "ü"}
     assert with_checksum(with_checksum({"a": 1})) == with_checksum({"a": 1})
@@ -310,13 +293,13 @@ def test_a_description_that_was_changed_is_told() -> None:
         verify_checksum([1])
 
 
-def test_a_file_checksum_may_skip_a_header(tmp_path: Path) -> None:
+def test_a_file_checksum_may_skip_a_header(tmp_path):
     (tmp_path / "a").write_bytes(b"header" + b"x" * 3_000_000)
     assert file_checksum(tmp_path / "a") == zlib.crc32(b"header" + b"x" * 3_000_000)
     assert file_checksum(tmp_path / "a", 6) == zlib.crc32(b"x" * 3_000_000)
 
 
-def test_errors_of_disks_are_told_from_those_of_programs() -> None:
+def test_errors_of_disks_are_told_from_those_of_programs():
     told = describe_os_error(OSError(errno.EROFS, "read-only", "runs/a"))
     assert "Cannot read or write runs/a (Read-only file system)." in str(told)
     assert "Cannot read or write a file (No space left" in str(
@@ -329,11 +312,11 @@ def test_errors_of_disks_are_told_from_those_of_programs() -> None:
 
 
 @pytest.mark.parametrize("found", [None, 1, 2])
-def test_forms_up_to_the_known_one_are_read(found: int | None) -> None:
+def test_forms_up_to_the_known_one_are_read(found):
     check_format("a.yaml", found, 2)
 
 
-def test_a_newer_form_asks_for_an_update() -> None:
+def test_a_newer_form_asks_for_an_update():
     told = (
         r"^a\.yaml was written by a newer hpgmn \(format 3, this one reads up to 2\)\. "
         "Update hpgmn: pip install -U hpgmn$"
@@ -343,18 +326,18 @@ def test_a_newer_form_asks_for_an_update() -> None:
 
 
 @pytest.mark.parametrize("found", ["2", 2.5, True, [2]])
-def test_what_is_no_version_is_damage(found: object) -> None:
+def test_what_is_no_version_is_damage(found):
     with pytest.raises(HPGMNError, match="damaged or not written"):
         check_format("a.yaml", found, 2)
 
 
 @pytest.mark.parametrize("form", [{}, {"format": 1}, {"format": None}])
-def test_files_of_the_first_form_may_have_no_checksum(form: dict[str, object]) -> None:
+def test_files_of_the_first_form_may_have_no_checksum(form):
     assert verify_run_checksum({**form, "a": 1}) == {**form, "a": 1}
     assert verify_run_checksum(with_checksum({**form, "a": 1})) == {**form, "a": 1}
 
 
-def test_a_later_form_has_a_checksum() -> None:
+def test_a_later_form_has_a_checksum():
     assert verify_run_checksum(with_checksum({"format": 2, "a": 1})) == {"format": 2, "a": 1}
     with pytest.raises(ValueError, match="its checksum is missing"):
         verify_run_checksum({"format": 2, "a": 1})

@@ -16,9 +16,7 @@ pytestmark = [
 
 @pytest.mark.parametrize("layout", ["contiguous", "side by side", "flat"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_dropout_by_kernel_is_dropout_by_tensor_operations(
-    layout: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_dropout_by_kernel_is_dropout_by_tensor_operations(layout, dtype, monkeypatch):
     assert randomness.load_kernels() is not None
     x = torch.randn(3, 70, 41, device="cuda", dtype=dtype)
     if layout == "side by side":
@@ -29,7 +27,7 @@ def test_dropout_by_kernel_is_dropout_by_tensor_operations(
     rate = DropRate([0.0, 0.3, 0.9], "cuda")
     noise = Noise(torch.tensor([5, -6, 2**62], device="cuda"), 7)
 
-    def both() -> list[torch.Tensor]:
+    def both():
         found = []
         for function in (dropout, relu_dropout):
             given = x.detach().clone().requires_grad_()
@@ -56,7 +54,7 @@ def test_dropout_by_kernel_is_dropout_by_tensor_operations(
 
 
 @pytest.mark.parametrize("shape", [(3, 70, 41), (3, 5), (3, 2000)])
-def test_only_the_chosen_replicas_are_replaced(shape: tuple[int, ...]) -> None:
+def test_only_the_chosen_replicas_are_replaced(shape):
     values, kept = torch.randn(*shape, device="cuda"), torch.randn(*shape, device="cuda")
     chosen = torch.tensor([True, False, True], device="cuda")
     expected = torch.where(chosen.view(-1, *[1] * (len(shape) - 1)), values, kept)

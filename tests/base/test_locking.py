@@ -5,7 +5,6 @@ from __future__ import annotations
 import fcntl
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -23,7 +22,7 @@ with lock_folder(Path(sys.argv[1])):
 """
 
 
-def test_a_second_process_is_refused_until_the_first_is_gone(tmp_path: Path) -> None:
+def test_a_second_process_is_refused_until_the_first_is_gone(tmp_path):
     folder = tmp_path / "new" / "folder"
     command = [sys.executable, "-c", HOLDER, str(folder)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as holder:
@@ -41,7 +40,7 @@ def test_a_second_process_is_refused_until_the_first_is_gone(tmp_path: Path) -> 
         assert (folder / ".lock").exists()
 
 
-def test_a_folder_that_cannot_be_written_is_a_sentence(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_written_is_a_sentence(tmp_path):
     (tmp_path / "file").touch()
     with (
         pytest.raises(HPGMNError, match=r"Cannot write .*file .* Choose a writable path"),
@@ -50,10 +49,8 @@ def test_a_folder_that_cannot_be_written_is_a_sentence(tmp_path: Path) -> None:
         pass
 
 
-def test_a_file_system_without_locks_is_worked_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def missing(*_: object) -> None:
+def test_a_file_system_without_locks_is_worked_on(tmp_path, monkeypatch):
+    def missing(*_):
         raise OSError(38, "Function not implemented")
 
     monkeypatch.setattr(fcntl, "flock", missing)
@@ -61,7 +58,7 @@ def test_a_file_system_without_locks_is_worked_on(
         assert (tmp_path / ".lock").exists()
 
 
-def test_no_lock_is_written_through_a_link(tmp_path: Path) -> None:
+def test_no_lock_is_written_through_a_link(tmp_path):
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / LOCK_FILE).symlink_to(tmp_path / "outside")
     with (

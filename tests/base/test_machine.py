@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import math
 import sys
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
-import pytest
 import torch
 
 from hpgmn.base import machine
 from hpgmn.base.machine import free_host_bytes, hardware, peak_memory_mb
 
 
-def test_free_memory_is_the_smallest_limit(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_free_memory_is_the_smallest_limit(monkeypatch, tmp_path):
     group = tmp_path / "group"
     (group / "memory").mkdir(parents=True)
     monkeypatch.setattr(machine, "_GROUPS", group)
@@ -35,7 +33,7 @@ def test_free_memory_is_the_smallest_limit(monkeypatch: pytest.MonkeyPatch, tmp_
     assert free_host_bytes() == 100
 
 
-def test_the_hardware_is_named() -> None:
+def test_the_hardware_is_named():
     found = hardware("cpu")
     assert found["device"] == "cpu"
     assert found["torch"] == torch.__version__
@@ -43,7 +41,7 @@ def test_the_hardware_is_named() -> None:
     assert found["processor"]
 
 
-def test_peak_memory_is_in_megabytes() -> None:
+def test_peak_memory_is_in_megabytes():
     before = peak_memory_mb("cpu")
     block = np.ones(300_000_000 // 8)
     after = peak_memory_mb("cpu")

@@ -33,7 +33,7 @@ Replica = tuple[Tensor, np.ndarray, np.ndarray, np.ndarray]
 
 
 @st.composite
-def predictions(draw: st.DrawFn, num_classes: int) -> tuple[Tensor, Tensor, Tensor]:
+def predictions(draw, num_classes):
     """Logits of few values (so that many tie), labels, and rows of which some are padding."""
     replicas, rows = draw(st.integers(1, 3)), draw(st.integers(1, 12))
     random = np.random.default_rng(draw(st.integers(0, 2**16)))
@@ -45,7 +45,7 @@ def predictions(draw: st.DrawFn, num_classes: int) -> tuple[Tensor, Tensor, Tens
 
 
 @given(predictions(num_classes=4))
-def test_accuracy_matches_scikit_learn(case: tuple[Tensor, Tensor, Tensor]) -> None:
+def test_accuracy_matches_scikit_learn(case):
     found = accuracy(*case)
     for score, logits, labels, valid in zip(found, *(part.numpy() for part in case), strict=True):
         if not valid.any():
@@ -57,7 +57,7 @@ def test_accuracy_matches_scikit_learn(case: tuple[Tensor, Tensor, Tensor]) -> N
 
 
 @given(predictions(num_classes=2))
-def test_roc_auc_matches_scikit_learn(case: tuple[Tensor, Tensor, Tensor]) -> None:
+def test_roc_auc_matches_scikit_learn(case):
     found = roc_auc(*case)
     for area, logits, labels, valid in zip(found, *(part.numpy() for part in case), strict=True):
         if len(set(labels[valid])) < 2:
@@ -69,7 +69,7 @@ def test_roc_auc_matches_scikit_learn(case: tuple[Tensor, Tensor, Tensor]) -> No
 
 
 @given(predictions(num_classes=2))
-def test_roc_auc_is_the_share_of_pairs_in_order(case: tuple[Tensor, Tensor, Tensor]) -> None:
+def test_roc_auc_is_the_share_of_pairs_in_order(case):
     for area, logits, labels, valid in zip(roc_auc(*case), *case, strict=True):
         scores = (logits[:, 1] - logits[:, 0]).tolist()
         won = pairs = 0.0
@@ -81,7 +81,7 @@ def test_roc_auc_is_the_share_of_pairs_in_order(case: tuple[Tensor, Tensor, Tens
         assert area.item() == pytest.approx(won / pairs if pairs else 0.5)
 
 
-def by_replica(found: Tensor, case: Case) -> list[Replica]:
+def by_replica(found, case):
     """Each replica's score with its logits, labels and valid rows."""
     return list(zip(found, *(part.numpy() for part in case), strict=True))
 
@@ -92,7 +92,7 @@ any_classes = st.sampled_from([2, 3, 5]).flatmap(lambda number: predictions(num_
 @given(any_classes)
 @pytest.mark.filterwarnings("ignore:y_pred contains classes not in y_true")
 @pytest.mark.filterwarnings("ignore:A single label was found")
-def test_balanced_accuracy_matches_scikit_learn(case: Case) -> None:
+def test_balanced_accuracy_matches_scikit_learn(case):
     for score, logits, labels, valid in by_replica(balanced_accuracy(*case), case):
         if not valid.any():
             assert score == 0
@@ -103,7 +103,7 @@ def test_balanced_accuracy_matches_scikit_learn(case: Case) -> None:
 
 
 @given(any_classes)
-def test_macro_f1_matches_scikit_learn(case: Case) -> None:
+def test_macro_f1_matches_scikit_learn(case):
     for score, logits, labels, valid in by_replica(macro_f1(*case), case):
         if not valid.any():
             assert score == 0
@@ -115,7 +115,7 @@ def test_macro_f1_matches_scikit_learn(case: Case) -> None:
         assert score.item() == pytest.approx(expected, rel=1e-6)
 
 
-def rankings(logits: np.ndarray, labels: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
+def rankings(logits, labels):
     """For each ranking that is judged, who is positive and the scores."""
     if logits.shape[1] == 2:
         return [(labels == 1, logits[:, 1] - logits[:, 0])]
@@ -124,7 +124,7 @@ def rankings(logits: np.ndarray, labels: np.ndarray) -> list[tuple[np.ndarray, n
 
 
 @given(any_classes)
-def test_average_precision_matches_scikit_learn(case: Case) -> None:
+def test_average_precision_matches_scikit_learn(case):
     for score, logits, labels, valid in by_replica(average_precision(*case), case):
         parts = [
             sklearn.metrics.average_precision_score(positive, scores)
@@ -135,7 +135,7 @@ def test_average_precision_matches_scikit_learn(case: Case) -> None:
 
 
 @given(st.sampled_from([3, 5]).flatmap(lambda number: predictions(num_classes=number)))
-def test_roc_auc_of_many_classes_is_the_mean_of_each_against_the_rest(case: Case) -> None:
+def test_roc_auc_of_many_classes_is_the_mean_of_each_against_the_rest(case):
     for score, logits, labels, valid in by_replica(roc_auc(*case), case):
         parts = [
             sklearn.metrics.roc_auc_score(positive, scores)
@@ -146,7 +146,7 @@ def test_roc_auc_of_many_classes_is_the_mean_of_each_against_the_rest(case: Case
 
 
 @given(predictions(num_classes=2), st.integers(1, 15))
-def test_precision_at_is_the_mean_over_all_orders_of_ties(case: Case, number: int) -> None:
+def test_precision_at_is_the_mean_over_all_orders_of_ties(case, number):
     for score, logits, labels, valid in by_replica(precision_at(*case, number=number), case):
         scores, positive = (logits[:, 1] - logits[:, 0])[valid], labels[valid] == 1
         left, found, taken = min(number, len(scores)), 0.0, min(number, len(scores))
@@ -158,7 +158,7 @@ def test_precision_at_is_the_mean_over_all_orders_of_ties(case: Case, number: in
         assert score.item() == pytest.approx(found / taken if taken else 0, rel=1e-6)
 
 
-def test_precision_at_takes_the_likeliest() -> None:
+def test_precision_at_takes_the_likeliest():
     logits = torch.tensor([[[0.0, 5.0], [0.0, 4.0], [0.0, 3.0], [0.0, 9.0]]])
     labels, valid = torch.tensor([[1, 0, 1, 1]]), torch.tensor([[True, True, True, False]])
     for number, expected in ((1, 1.0), (2, 0.5), (3, 2 / 3), (50, 2 / 3)):
@@ -170,7 +170,7 @@ NAMES = [*sorted(METRICS), "precision@3"]
 
 
 @given(predictions(num_classes=2), st.sampled_from(NAMES))
-def test_padding_and_order_do_not_matter(case: Case, name: str) -> None:
+def test_padding_and_order_do_not_matter(case, name):
     logits, labels, valid = case
     expected = metric(name)(logits, labels, valid)
     noisy = torch.where(valid.unsqueeze(-1), logits, torch.full_like(logits, float("nan")))
@@ -183,14 +183,14 @@ def test_padding_and_order_do_not_matter(case: Case, name: str) -> None:
 
 
 @given(predictions(num_classes=3), st.sampled_from(sorted(METRICS)))
-def test_padding_does_not_matter_with_more_classes(case: Case, name: str) -> None:
+def test_padding_does_not_matter_with_more_classes(case, name):
     logits, labels, valid = case
     noisy = torch.where(valid.unsqueeze(-1), logits, torch.full_like(logits, float("nan")))
     found = METRICS[name](noisy, torch.where(valid, labels, (labels + 1) % 3), valid)
     torch.testing.assert_close(found, METRICS[name](*case), rtol=0, atol=0)
 
 
-def test_roc_auc_counts_a_tie_as_one_half() -> None:
+def test_roc_auc_counts_a_tie_as_one_half():
     logits = torch.tensor([[[0.0, 1.0], [1.0, 2.0], [0.0, 0.0]]])
     labels = torch.tensor([[1, 0, 0]])
     assert roc_auc(logits, labels, torch.ones(1, 3, dtype=torch.bool)).tolist() == [0.75]
@@ -204,7 +204,7 @@ def test_roc_auc_counts_a_tie_as_one_half() -> None:
         ("precision@1", 2),
     ],
 )
-def test_a_diverged_model_has_no_ranking(name: str, num_classes: int) -> None:
+def test_a_diverged_model_has_no_ranking(name, num_classes):
     logits = torch.zeros(2, 3, num_classes)
     logits[0, 1] = float("nan")
     labels, valid = torch.tensor([[0, 1, 0]] * 2), torch.ones(2, 3, dtype=torch.bool)
@@ -221,9 +221,7 @@ def test_a_diverged_model_has_no_ranking(name: str, num_classes: int) -> None:
         ("precision@4", 3, r'needs two classes \(this graph has 3\)\. .*metric="average_prec'),
     ],
 )
-def test_a_metric_that_a_graph_cannot_have_is_refused(
-    name: str, num_classes: int, told: str
-) -> None:
+def test_a_metric_that_a_graph_cannot_have_is_refused(name, num_classes, told):
     valid = torch.ones(1, 4, dtype=torch.bool)
     with pytest.raises(SettingError, match=told):
         metric(name)(torch.zeros(1, 4, num_classes), torch.zeros(1, 4, dtype=torch.int64), valid)
@@ -234,23 +232,23 @@ def test_a_metric_that_a_graph_cannot_have_is_refused(
 
 
 @pytest.mark.parametrize("name", METRICS)
-def test_metrics_are_found_by_name(name: str) -> None:
+def test_metrics_are_found_by_name(name):
     assert metric(name) is METRICS[name]
     assert METRICS[name].__name__ == name
 
 
 @pytest.mark.parametrize("name", ["precision", "precision@0", "precision@k", "precision@1.5"])
-def test_precision_needs_a_number(name: str) -> None:
+def test_precision_needs_a_number(name):
     with pytest.raises(SettingError, match=f"Unknown metric '{name}'. Give the number of nodes"):
         metric(name)
 
 
-def test_unknown_metric_names_the_nearest() -> None:
+def test_unknown_metric_names_the_nearest():
     with pytest.raises(SettingError, match=r"'acuracy'. Did you mean 'accuracy'\? Choose from: ac"):
         metric("acuracy")
 
 
-def test_class_loss_is_torchs_cross_entropy_over_the_valid_rows() -> None:
+def test_class_loss_is_torchs_cross_entropy_over_the_valid_rows():
     generator = torch.Generator().manual_seed(0)
     scores = torch.randn(3, 5, 4, generator=generator) * 3
     labels = torch.randint(0, 4, (3, 5), generator=generator)
@@ -261,7 +259,7 @@ def test_class_loss_is_torchs_cross_entropy_over_the_valid_rows() -> None:
     torch.testing.assert_close(class_loss(scores, labels, valid), torch.stack(expected))
 
 
-def test_weighted_class_loss_is_torchs() -> None:
+def test_weighted_class_loss_is_torchs():
     generator = torch.Generator().manual_seed(1)
     scores = torch.randn(3, 6, 4, generator=generator)
     labels = torch.randint(0, 4, (3, 6), generator=generator)
@@ -279,7 +277,7 @@ def test_weighted_class_loss_is_torchs() -> None:
 
 
 @pytest.mark.parametrize("weights", [None, torch.ones(1, 2), torch.zeros(1, 2)])
-def test_class_loss_of_no_rows_is_zero(weights: Tensor | None) -> None:
+def test_class_loss_of_no_rows_is_zero(weights):
     logits, labels = torch.ones(1, 3, 2, requires_grad=True), torch.zeros(1, 3).long()
     loss = class_loss(logits, labels, torch.zeros(1, 3, dtype=torch.bool), weights)
     assert loss.tolist() == [0.0]
@@ -289,7 +287,7 @@ def test_class_loss_of_no_rows_is_zero(weights: Tensor | None) -> None:
 
 
 @pytest.mark.parametrize("name", ["average_precision", "precision@3", "roc_auc", "macro_f1"])
-def test_the_positive_class_may_be_the_first(name: str) -> None:
+def test_the_positive_class_may_be_the_first(name):
     """Against scikit-learn, and precision@3 by counting."""
     random = np.random.default_rng(3)
     logits, labels = random.normal(size=(1, 40, 2)), random.random((1, 40)) < 0.8
@@ -308,6 +306,6 @@ def test_the_positive_class_may_be_the_first(name: str) -> None:
 
 
 @given(predictions(num_classes=3))
-def test_three_classes_have_no_positive_one(case: Case) -> None:
+def test_three_classes_have_no_positive_one(case):
     one, other = (metric("average_precision", positive=number)(*case) for number in (0, 1))
     assert torch.equal(one, other)

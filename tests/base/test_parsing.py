@@ -6,7 +6,6 @@ import io
 import json
 import os
 import zipfile
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -26,7 +25,7 @@ from hpgmn.base.parsing import (
 from hpgmn.base.settings import read_yaml
 
 
-def test_json_is_bounded_in_depth_and_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_json_is_bounded_in_depth_and_size(tmp_path, monkeypatch):
     path = tmp_path / "a.json"
     content = {"a": [1, 2.5, None, "ü"]}
     path.write_text(json.dumps(content, ensure_ascii=False), encoding="utf-8")
@@ -40,7 +39,7 @@ def test_json_is_bounded_in_depth_and_size(tmp_path: Path, monkeypatch: pytest.M
         read_json(path)
 
 
-def test_a_pipe_is_no_record(tmp_path: Path) -> None:
+def test_a_pipe_is_no_record(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(OSError, match="Not a file"):
         read_json(tmp_path / "pipe")
@@ -50,9 +49,7 @@ def test_a_pipe_is_no_record(tmp_path: Path) -> None:
         read_json(tmp_path / "missing")
 
 
-def test_a_config_may_refer_to_itself_within_limits(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_config_may_refer_to_itself_within_limits(tmp_path, monkeypatch):
     path = tmp_path / "a.yaml"
     path.write_text("a: &a [1, 2]\nb: *a\nc: {<<: {d: 3}}\n")  # 1 + 3 names, 3 + 3, 5 below c
     assert load_yaml(path) == {"a": [1, 2], "b": [1, 2], "c": {"d": 3}}
@@ -63,7 +60,7 @@ def test_a_config_may_refer_to_itself_within_limits(
     assert load_yaml(path) is None
 
 
-def test_a_config_beyond_the_limits_is_one_sentence(tmp_path: Path) -> None:
+def test_a_config_beyond_the_limits_is_one_sentence(tmp_path):
     path = tmp_path / "a.yaml"
     path.write_text("a: 1" + "0" * 1000)
     with pytest.raises(SettingError) as caught:
@@ -81,7 +78,7 @@ def test_a_config_beyond_the_limits_is_one_sentence(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("mapped", [None, "r", "c"])
 @pytest.mark.parametrize("shape", [(3, 2), (0, 2), ()])
-def test_arrays_are_read_and_mapped(tmp_path: Path, mapped: str | None, shape: tuple[int]) -> None:
+def test_arrays_are_read_and_mapped(tmp_path, mapped, shape):
     array = np.arange(np.prod(shape, dtype=int), dtype=float).reshape(shape)
     np.save(tmp_path / "a.npy", array)
     found = read_array(tmp_path / "a.npy", mapped)  # type: ignore[arg-type]
@@ -90,7 +87,7 @@ def test_arrays_are_read_and_mapped(tmp_path: Path, mapped: str | None, shape: t
     assert isinstance(found, np.memmap) == (mapped is not None and array.size > 0)
 
 
-def test_a_header_says_how_large_the_array_is() -> None:
+def test_a_header_says_how_large_the_array_is():
     file = io.BytesIO()
     np.save(file, np.zeros((5, 3), np.int16, order="F"))
     size = file.tell()
@@ -103,9 +100,7 @@ def test_a_header_says_how_large_the_array_is() -> None:
         read_npy_header(file, size - 1)
 
 
-def test_nothing_larger_than_memory_is_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nothing_larger_than_memory_is_read(tmp_path, monkeypatch):
     np.save(tmp_path / "a.npy", np.zeros(1000))
     np.savez_compressed(tmp_path / "a.npz", a=np.zeros(1000), b=np.zeros(1000))
     monkeypatch.setattr(parsing, "free_host_bytes", lambda: 2**14)
@@ -124,7 +119,7 @@ def test_nothing_larger_than_memory_is_read(
         require_memory(3 * 2**30)
 
 
-def test_an_archive_may_hold_what_is_no_array(tmp_path: Path) -> None:
+def test_an_archive_may_hold_what_is_no_array(tmp_path):
     with zipfile.ZipFile(tmp_path / "a.npz", "w") as file:
         file.writestr("readme", "words")
         file.writestr("a.npy", b"no array")
@@ -134,7 +129,7 @@ def test_an_archive_may_hold_what_is_no_array(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("field", [30, 32], ids=["extra", "comment"])
-def test_no_entry_of_an_archive_hides_in_the_one_before(tmp_path: Path, field: int) -> None:
+def test_no_entry_of_an_archive_hides_in_the_one_before(tmp_path, field):
     """A wrong length in the directory would make an array vanish without a word."""
     path = tmp_path / "a.npz"
     np.savez(path, x=np.ones(2), **{f"{place}" * 200: np.ones(2) for place in range(3)})
@@ -147,7 +142,7 @@ def test_no_entry_of_an_archive_hides_in_the_one_before(tmp_path: Path, field: i
         read_archive(path, lambda name: True)
 
 
-def test_a_model_beyond_memory_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_beyond_memory_says_so(tmp_path, monkeypatch):
     import torch
 
     from hpgmn.training import checkpoint
@@ -163,9 +158,7 @@ def test_a_model_beyond_memory_says_so(tmp_path: Path, monkeypatch: pytest.Monke
         checkpoint.read_tensors(path)
 
 
-def test_a_parquet_table_beyond_memory_says_so(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_parquet_table_beyond_memory_says_so(tmp_path, monkeypatch):
     import pyarrow as pa
     import pyarrow.parquet as pq
 

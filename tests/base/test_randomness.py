@@ -10,7 +10,6 @@ import scipy.stats
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch import Tensor
 
 from hpgmn.base.randomness import (
     DropRate,
@@ -28,33 +27,33 @@ MASK = 2**64 - 1
 GOLDEN = 0x9E3779B97F4A7C15
 
 
-def unsigned(number: int) -> int:
+def unsigned(number):
     return number & MASK
 
 
-def signed(number: int) -> int:
+def signed(number):
     return number - 2**64 if number >= 2**63 else number
 
 
-def finaliser(bits: int) -> int:
+def finaliser(bits):
     """SplitMix64's finaliser in Python's unlimited integers, as published."""
     bits = ((bits ^ (bits >> 30)) * 0xBF58476D1CE4E5B9) & MASK
     bits = ((bits ^ (bits >> 27)) * 0x94D049BB133111EB) & MASK
     return bits ^ (bits >> 31)
 
 
-def keys(*numbers: int) -> Tensor:
+def keys(*numbers):
     return torch.tensor([stable_key("seed", number) for number in numbers])
 
 
-def bits_of(tensor: Tensor) -> np.ndarray:
+def bits_of(tensor):
     """(R, count) hashes as (R, count, 64) zeros and ones."""
     return np.unpackbits(np.ascontiguousarray(tensor.numpy()).view(np.uint8), axis=-1).reshape(
         *tensor.shape, 64
     )
 
 
-def test_stable_key_never_changes() -> None:
+def test_stable_key_never_changes():
     assert stable_key("seed", 0) == 4591403422165004294
     assert stable_key(0, 9, "main") == 874662262473426085
     assert stable_key() == 5694367389426422167
@@ -68,25 +67,25 @@ def test_stable_key_never_changes() -> None:
         unique=True,
     )
 )
-def test_stable_key_tells_different_parts_apart(pair: list[tuple[str, int]]) -> None:
+def test_stable_key_tells_different_parts_apart(pair):
     one, other = (stable_key(*parts) for parts in pair)
     assert one != other
     assert -(2**63) <= one < 2**63
 
 
-def test_stable_key_does_not_glue_parts_together() -> None:
+def test_stable_key_does_not_glue_parts_together():
     assert len({stable_key("ab", "c"), stable_key("a", "bc"), stable_key("abc")}) == 3
     assert len({stable_key("1"), stable_key(1), stable_key((1,)), stable_key(1, None)}) == 4
 
 
-def test_mix_gives_the_published_numbers_of_splitmix64() -> None:
+def test_mix_gives_the_published_numbers_of_splitmix64():
     states = torch.tensor([signed(unsigned(GOLDEN * step)) for step in (1, 2, 3)])
     published = [0xE220A8397B1DCDAF, 0x6E789E6AA1B965F4, 0x06C45D188009454F]  # from seed 0
     assert [unsigned(number) for number in _mix(states).tolist()] == published
 
 
 @given(st.integers(-(2**63), 2**63 - 1), st.integers(0, 10**6), st.text("ab.é", max_size=5))
-def test_bits_match_the_hash_in_unlimited_integers(key: int, step: int, place: str) -> None:
+def test_bits_match_the_hash_in_unlimited_integers(key, step, place):
     found = Noise(torch.tensor([key]), step).bits(place, 5)[0].tolist()
     start = unsigned(key + stable_key(place)) ^ unsigned(stable_key("step", step))
     start = finaliser(start)
@@ -95,14 +94,14 @@ def test_bits_match_the_hash_in_unlimited_integers(key: int, step: int, place: s
 
 
 @given(st.integers(-(2**63), 2**63 - 1), st.integers(0, 10**6))
-def test_a_step_may_be_the_tensor_of_its_key(key: int, step: int) -> None:
+def test_a_step_may_be_the_tensor_of_its_key(key, step):
     keys, place = torch.tensor([key]), torch.tensor(step_key(step))
     found = Noise(keys, place).bits("place", 3)
     assert torch.equal(found, Noise(keys, step).bits("place", 3))
     assert place.item() == step_key(step)  # the hash works in place, but not on the caller's key
 
 
-def test_the_same_place_gives_the_same_numbers_whatever_was_drawn_before() -> None:
+def test_the_same_place_gives_the_same_numbers_whatever_was_drawn_before():
     fresh = Noise(keys(0, 1), 7)
     used = Noise(keys(0, 1), 7)
     used.uniform("elsewhere", (100,))
@@ -111,7 +110,7 @@ def test_the_same_place_gives_the_same_numbers_whatever_was_drawn_before() -> No
     assert torch.equal(fresh.keys, keys(0, 1))
 
 
-def test_a_shorter_draw_is_the_start_of_a_longer_one() -> None:
+def test_a_shorter_draw_is_the_start_of_a_longer_one():
     noise = Noise(keys(0, 1))
     rate = DropRate([0.3, 0.6])
     assert torch.equal(noise.uniform("x", (5,)), noise.uniform("x", (9,))[:, :5])
@@ -120,7 +119,7 @@ def test_a_shorter_draw_is_the_start_of_a_longer_one() -> None:
         assert torch.equal(short, long[:, :count])
 
 
-def test_a_replica_alone_draws_what_it_draws_among_ten() -> None:
+def test_a_replica_alone_draws_what_it_draws_among_ten():
     everyone = keys(*range(10))
     rates = [0.05 * replica for replica in range(10)]
     together = Noise(everyone, 3)
@@ -138,7 +137,7 @@ def test_a_replica_alone_draws_what_it_draws_among_ten() -> None:
         )
 
 
-def test_seed_place_step_and_element_each_give_other_numbers() -> None:
+def test_seed_place_step_and_element_each_give_other_numbers():
     draws = [
         Noise(keys(seed), step).uniform(place, (50,)).flatten()
         for seed in (0, 1)
@@ -150,13 +149,13 @@ def test_seed_place_step_and_element_each_give_other_numbers() -> None:
 
 
 @pytest.mark.parametrize("count", [1, 3])
-def test_an_empty_draw_is_empty(count: int) -> None:
+def test_an_empty_draw_is_empty(count):
     noise = Noise(keys(*range(count)))
     assert noise.uniform("x", (0, 3)).shape == (count, 0, 3)
     assert noise.keep("x", (2, 0), DropRate([0.5] * count)).shape == (count, 2, 0)
 
 
-def test_uniform_numbers_fill_the_unit_interval_evenly() -> None:
+def test_uniform_numbers_fill_the_unit_interval_evenly():
     draws = Noise(keys(0, 1, 2, 3)).uniform("place", (50_000,)).double().numpy()
     assert draws.min() >= 0
     assert draws.max() < 1
@@ -168,7 +167,7 @@ def test_uniform_numbers_fill_the_unit_interval_evenly() -> None:
         assert scipy.stats.chisquare(observed).pvalue > 1e-3
 
 
-def test_uniform_numbers_do_not_depend_on_their_neighbours() -> None:
+def test_uniform_numbers_do_not_depend_on_their_neighbours():
     draws = Noise(keys(0, 1, 2)).uniform("place", (50_000,)).double().numpy()
     bound = 4 / math.sqrt(draws.shape[1])
     for replica in draws:
@@ -181,7 +180,7 @@ def test_uniform_numbers_do_not_depend_on_their_neighbours() -> None:
     assert scipy.stats.chisquare(np.bincount(cell, minlength=64)).pvalue > 1e-3
 
 
-def test_steps_and_places_are_uncorrelated() -> None:
+def test_steps_and_places_are_uncorrelated():
     count = 50_000
     draws = np.stack(
         [
@@ -194,7 +193,7 @@ def test_steps_and_places_are_uncorrelated() -> None:
     assert (abs(correlations) < 4 / math.sqrt(count)).all()
 
 
-def test_keys_that_differ_in_one_bit_share_half_of_the_bits() -> None:
+def test_keys_that_differ_in_one_bit_share_half_of_the_bits():
     base = stable_key("seed", 0)
     near = [base, *(signed(unsigned(base) ^ (1 << bit)) for bit in range(64))]
     found = bits_of(Noise(torch.tensor(near), 1).bits("place", 100))  # (65, 100, 64)
@@ -202,12 +201,12 @@ def test_keys_that_differ_in_one_bit_share_half_of_the_bits() -> None:
     assert (abs(shares - 0.5) < 4.5 * 0.5 / math.sqrt(6400)).all()
 
 
-def test_every_bit_is_set_half_of_the_time() -> None:
+def test_every_bit_is_set_half_of_the_time():
     found = bits_of(Noise(keys(0)).bits("place", 20_000))[0]
     assert (abs(found.mean(axis=0) - 0.5) < 4.5 * 0.5 / math.sqrt(20_000)).all()
 
 
-def test_each_replica_keeps_its_own_share() -> None:
+def test_each_replica_keeps_its_own_share():
     rates = [0.0, 0.01, 0.1, 0.37, 0.5, 0.8, 0.99]
     kept = Noise(keys(*range(len(rates)))).keep("place", (100, 1000), DropRate(rates))
     for rate, mask in zip(rates, kept, strict=True):
@@ -219,7 +218,7 @@ def test_each_replica_keeps_its_own_share() -> None:
 
 
 @pytest.mark.parametrize("width", [1, 3, 4, 6, 64])
-def test_some_rows_are_kept_as_among_all_rows(width: int) -> None:
+def test_some_rows_are_kept_as_among_all_rows(width):
     keys, rate = torch.tensor([3, 4]), DropRate([0.3, 0.6])
     whole = Noise(keys, 7).keep("place", (9, width), rate)
     rows = torch.tensor([8, 0, 3, 3, 5])
@@ -232,14 +231,14 @@ def test_some_rows_are_kept_as_among_all_rows(width: int) -> None:
     assert nothing.shape == (2, 0, width)
 
 
-def test_neighbouring_elements_are_kept_independently() -> None:
+def test_neighbouring_elements_are_kept_independently():
     mask = Noise(keys(0)).keep("place", (200_000,), DropRate([0.5]))[0].double().numpy()
     for lag in (1, 2, 3, 4, 5):
         assert abs(np.corrcoef(mask[:-lag], mask[lag:])[0, 1]) < 4 / math.sqrt(mask.size)
 
 
 @given(st.lists(st.floats(0, 1, exclude_max=True), min_size=1, max_size=4))
-def test_scale_makes_the_expectation_exact(rates: list[float]) -> None:
+def test_scale_makes_the_expectation_exact(rates):
     rate = DropRate(rates)
     lanes = np.arange(-32768, 32768)  # every value a lane can have, each equally likely
     for wanted, threshold, scale in zip(rates, rate.threshold, rate.scale, strict=True):
@@ -255,9 +254,7 @@ def test_scale_makes_the_expectation_exact(rates: list[float]) -> None:
     st.lists(st.integers(1, 5), max_size=3),
     st.sampled_from([torch.float32, torch.float64]),
 )
-def test_dropout_is_the_explicit_mask_forwards_and_backwards(
-    rates: list[float], shape: list[int], dtype: torch.dtype
-) -> None:
+def test_dropout_is_the_explicit_mask_forwards_and_backwards(rates, shape, dtype):
     noise, rate = Noise(keys(*range(len(rates))), 5), DropRate(rates)
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(len(rates), *shape, generator=generator, dtype=dtype).requires_grad_()
@@ -274,7 +271,7 @@ def test_dropout_is_the_explicit_mask_forwards_and_backwards(
     torch.testing.assert_close(x.grad, upstream * factor)
 
 
-def test_mean_of_dropped_values_is_the_value() -> None:
+def test_mean_of_dropped_values_is_the_value():
     noise, rate = Noise(keys(0, 1)), DropRate([0.25, 0.9])
     dropped = dropout(torch.full((2, 200_000), 3.0), rate, noise, "place").double()
     for mean, wanted in zip(dropped.mean(dim=1), [0.25, 0.9], strict=True):
@@ -282,20 +279,20 @@ def test_mean_of_dropped_values_is_the_value() -> None:
         assert abs(mean.item() - 3) < 4 * spread
 
 
-def test_without_noise_or_rate_dropout_is_the_input_itself() -> None:
+def test_without_noise_or_rate_dropout_is_the_input_itself():
     x = torch.randn(2, 3, generator=torch.Generator().manual_seed(0))
     assert dropout(x, DropRate([0.5, 0.9]), None, "place") is x
     assert dropout(x, DropRate([0.0, 0.0]), Noise(keys(0, 1)), "place") is x
 
 
-def test_a_replica_without_dropout_is_untouched_among_others() -> None:
+def test_a_replica_without_dropout_is_untouched_among_others():
     x = torch.randn(2, 50, generator=torch.Generator().manual_seed(0))
     found = dropout(x, DropRate([0.0, 0.5]), Noise(keys(0, 1)), "place")
     assert torch.equal(found[0], x[0])
     assert (found[1] == 0).any()
 
 
-def test_column_factors_are_zero_or_make_up_for_the_dropped() -> None:
+def test_column_factors_are_zero_or_make_up_for_the_dropped():
     noise, rate = Noise(keys(0, 1, 2), 4), DropRate([0.0, 0.5, 0.75])
     found = column_factors(1000, rate, noise, "place")
     assert found is not None
@@ -308,7 +305,7 @@ def test_column_factors_are_zero_or_make_up_for_the_dropped() -> None:
     assert 0 < kept[2].sum() < kept[1].sum() < 1000
 
 
-def test_without_noise_or_rate_there_are_no_column_factors() -> None:
+def test_without_noise_or_rate_there_are_no_column_factors():
     assert column_factors(5, DropRate([0.5]), None, "place") is None
     assert column_factors(5, DropRate([0.0]), Noise(keys(0)), "place") is None
 
@@ -316,7 +313,7 @@ def test_without_noise_or_rate_there_are_no_column_factors() -> None:
 # Names and their random directions.
 
 
-def key_by_hand(name: str) -> int:
+def key_by_hand(name):
     """:func:`text_keys` of one name in Python's unlimited integers."""
     key = unsigned(stable_key("text"))
     for place, character in enumerate(name, start=1):
@@ -324,7 +321,7 @@ def key_by_hand(name: str) -> int:
     return signed(key)
 
 
-def test_text_keys_never_change() -> None:
+def test_text_keys_never_change():
     assert text_keys(np.array(["", "0", "ä node"])).tolist() == [
         -3612133996795493666,
         625681815276275750,
@@ -333,22 +330,22 @@ def test_text_keys_never_change() -> None:
 
 
 @given(st.lists(st.text("ab\u00e4\U0001f600", max_size=5), min_size=1, max_size=5))
-def test_text_keys_match_the_hash_written_out(names: list[str]) -> None:
+def test_text_keys_match_the_hash_written_out(names):
     assert text_keys(np.array(names)).tolist() == [key_by_hand(name) for name in names]
 
 
-def test_text_keys_of_a_million_names_differ() -> None:
+def test_text_keys_of_a_million_names_differ():
     keys = text_keys(np.arange(1_000_000).astype(np.str_))
     assert keys.unique().numel() == 1_000_000
 
 
-def test_names_with_a_zero_character_inside_differ() -> None:
+def test_names_with_a_zero_character_inside_differ():
     keys = text_keys(np.array(["ab", "a\0b", "\0ab", "a"]))
     assert keys.unique().numel() == 4
 
 
 @given(st.integers(-(2**63), 2**63 - 1), st.integers(0, 150), st.integers(1, 150))
-def test_signs_are_the_bits_of_splitmix(key: int, first: int, count: int) -> None:
+def test_signs_are_the_bits_of_splitmix(key, first, count):
     found = signs(torch.tensor([key]), first, first + count)
     expected = []
     for column in range(first, first + count):
@@ -358,7 +355,7 @@ def test_signs_are_the_bits_of_splitmix(key: int, first: int, count: int) -> Non
     assert found.dtype == torch.float32
 
 
-def test_signs_are_balanced_and_uncorrelated() -> None:
+def test_signs_are_balanced_and_uncorrelated():
     rows = signs(text_keys(np.arange(4000).astype(np.str_)), 0, 200).double().numpy()
     spread = 1 / math.sqrt(4000)
     assert abs(rows.mean(axis=0)).max() < 5 * spread

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -44,11 +42,11 @@ class ExampleSettings(TrainSettings):
     parts: tuple[str, ...] = setting(PARTS[:2], "the parts in use", choices=PARTS)
 
 
-def made(**values: Any) -> ExampleSettings:
+def made(**values):
     return make_settings(ExampleSettings, values)
 
 
-def test_without_values_every_setting_has_its_default() -> None:
+def test_without_values_every_setting_has_its_default():
     assert made() == ExampleSettings()
 
 
@@ -80,16 +78,14 @@ def test_without_values_every_setting_has_its_default() -> None:
         ("parts", ("diffusion", "attributes"), ("attributes", "diffusion")),
     ],
 )
-def test_values_become_the_type_of_their_setting(name: str, value: Any, expected: Any) -> None:
+def test_values_become_the_type_of_their_setting(name, value, expected):
     found = getattr(made(**{name: value}), name)
     assert found == expected
     assert type(found) is type(expected)
 
 
 @given(st.permutations(PARTS), st.integers(1, 3), st.booleans())
-def test_members_of_a_list_keep_the_order_of_the_choices(
-    order: list[str], count: int, as_text: bool
-) -> None:
+def test_members_of_a_list_keep_the_order_of_the_choices(order, count, as_text):
     chosen = order[:count]
     found = made(parts=",".join(chosen) if as_text else chosen).parts
     assert found == tuple(part for part in PARTS if part in chosen)
@@ -135,7 +131,7 @@ def test_members_of_a_list_keep_the_order_of_the_choices(
         ),
     ],
 )
-def test_a_wrong_value_is_refused_with_what_is_allowed(name: str, value: Any, message: str) -> None:
+def test_a_wrong_value_is_refused_with_what_is_allowed(name, value, message):
     with pytest.raises(SettingError) as caught:
         made(**{name: value})
     assert str(caught.value) == message
@@ -151,16 +147,16 @@ def test_a_wrong_value_is_refused_with_what_is_allowed(name: str, value: Any, me
         ("dropout", 0),
     ],
 )
-def test_the_ends_of_a_range_belong_to_it(name: str, value: float) -> None:
+def test_the_ends_of_a_range_belong_to_it(name, value):
     assert getattr(made(**{name: value}), name) == value
 
 
-def test_an_unknown_setting_names_the_nearest() -> None:
+def test_an_unknown_setting_names_the_nearest():
     with pytest.raises(SettingError, match=r"Unknown setting 'hiden_dim'\. Did you mean 'hidden_d"):
         made(lr=0.1, hiden_dim=3)
 
 
-def test_an_unknown_setting_without_likeness_lists_all_in_order() -> None:
+def test_an_unknown_setting_without_likeness_lists_all_in_order():
     with pytest.raises(
         SettingError, match=r"Unknown setting 'qqqq'\. Choose from: class_"
     ) as error:
@@ -172,12 +168,12 @@ def test_an_unknown_setting_without_likeness_lists_all_in_order() -> None:
 @pytest.mark.parametrize(
     "text", ["parts: 5", "parts: null", "parts: [1]", "1: 2", "on: 1", f"epochs: 1{'0' * 400}"]
 )
-def test_whatever_yaml_holds_a_wrong_value_is_a_setting_error(text: str) -> None:
+def test_whatever_yaml_holds_a_wrong_value_is_a_setting_error(text):
     with pytest.raises(SettingError):
         make_settings(ExampleSettings, yaml.safe_load(text))
 
 
-def test_settings_cannot_be_changed() -> None:
+def test_settings_cannot_be_changed():
     with pytest.raises(dataclasses.FrozenInstanceError):
         made().lr = 0.5  # type: ignore[misc]
 
@@ -198,14 +194,14 @@ values_of = st.fixed_dictionaries(
 
 
 @given(values_of)
-def test_settings_survive_yaml(values: dict[str, Any]) -> None:
+def test_settings_survive_yaml(values):
     settings = made(**values)
     text = yaml.safe_dump(settings_dict(settings))
     assert make_settings(ExampleSettings, yaml.safe_load(text)) == settings
 
 
 @given(values_of)
-def test_settings_survive_the_command_line(values: dict[str, Any]) -> None:
+def test_settings_survive_the_command_line(values):
     settings = made(**values)
     pairs = [
         f"{name}={','.join(value) if isinstance(value, list) else value}"
@@ -214,7 +210,7 @@ def test_settings_survive_the_command_line(values: dict[str, Any]) -> None:
     assert make_settings(ExampleSettings, parse_assignments(pairs)) == settings
 
 
-def test_settings_dict_is_plain() -> None:
+def test_settings_dict_is_plain():
     found = settings_dict(made(parts="diffusion", gate="no"))
     assert found["parts"] == ["diffusion"]
     assert found["gate"] is False
@@ -223,7 +219,7 @@ def test_settings_dict_is_plain() -> None:
     assert to_plain("ab") == "ab"
 
 
-def test_descriptions_tell_type_default_range_and_meaning() -> None:
+def test_descriptions_tell_type_default_range_and_meaning():
     found = {row["name"]: row for row in describe_settings(ExampleSettings)}
     assert list(found) == [info.name for info in dataclasses.fields(ExampleSettings)]
     summary = {
@@ -251,7 +247,7 @@ def test_descriptions_tell_type_default_range_and_meaning() -> None:
     assert found["parts"]["allowed"] == "attributes, class_counts, diffusion"
 
 
-def test_allowed_values_are_told_as_they_are_checked() -> None:
+def test_allowed_values_are_told_as_they_are_checked():
     for info in dataclasses.fields(TrainSettings):
         low, choices = info.metadata["low"], info.metadata["choices"]
         if choices:
@@ -266,18 +262,18 @@ def test_allowed_values_are_told_as_they_are_checked() -> None:
             make_settings(TrainSettings, {info.name: low - 1})
 
 
-def test_defaults_are_within_their_own_ranges() -> None:
+def test_defaults_are_within_their_own_ranges():
     assert make_settings(TrainSettings, settings_dict(TrainSettings())) == TrainSettings()
 
 
-def test_settings_in_which_replicas_may_differ_are_marked() -> None:
+def test_settings_in_which_replicas_may_differ_are_marked():
     own = per_replica_names(ExampleSettings) - per_replica_names(TrainSettings)
     assert own == {"teleport", "neighbors"}
     assert {"lr", "weight_decay", "dropout"} <= per_replica_names(TrainSettings)
     assert "epochs" not in per_replica_names(TrainSettings)
 
 
-def test_assignments_split_at_the_first_sign_and_the_last_one_wins() -> None:
+def test_assignments_split_at_the_first_sign_and_the_last_one_wins():
     assert parse_assignments([" lr = 0.1 ", "name=a=b", "lr=0.2", "empty="]) == {
         "lr": "0.2",
         "name": "a=b",
@@ -287,12 +283,12 @@ def test_assignments_split_at_the_first_sign_and_the_last_one_wins() -> None:
 
 
 @pytest.mark.parametrize("pair", ["lr", "=0.1", "  =0.1", ""])
-def test_an_assignment_needs_a_name_and_a_sign(pair: str) -> None:
+def test_an_assignment_needs_a_name_and_a_sign(pair):
     with pytest.raises(SettingError, match=r"--set takes key=value .*, for example --set lr=0.01"):
         parse_assignments([pair])
 
 
-def test_yaml_file_gives_its_mapping(tmp_path: Path) -> None:
+def test_yaml_file_gives_its_mapping(tmp_path):
     path = tmp_path / "settings.yaml"
     path.write_text("lr: 1e-3\nparts: [diffusion, attributes]\ngate: no # é\n", encoding="utf-8")
     assert read_yaml(path) == {"lr": "1e-3", "parts": ["diffusion", "attributes"], "gate": False}
@@ -313,9 +309,7 @@ def test_yaml_file_gives_its_mapping(tmp_path: Path) -> None:
         (b"lr: \xff\xfe", "is not UTF-8 text. Save it"),
     ],
 )
-def test_a_wrong_yaml_file_is_named_with_its_fault(
-    tmp_path: Path, content: bytes, message: str
-) -> None:
+def test_a_wrong_yaml_file_is_named_with_its_fault(tmp_path, content, message):
     path = tmp_path / "settings.yaml"
     path.write_bytes(content)
     with pytest.raises(SettingError) as caught:
@@ -324,14 +318,14 @@ def test_a_wrong_yaml_file_is_named_with_its_fault(
     assert str(path) in str(caught.value)
 
 
-def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_read_is_named(tmp_path):
     for path in (tmp_path / "absent.yaml", tmp_path):
         with pytest.raises(SettingError, match="Cannot read the config file") as caught:
             read_yaml(path)
         assert str(path) in str(caught.value)
 
 
-def test_batches_cannot_have_agreement_between_passes() -> None:
+def test_batches_cannot_have_agreement_between_passes():
     assert make_settings(BatchSettings, {"batch_size": 2}).batch_size == 2
     with pytest.raises(SettingError, match="Set batch_size=0 or consistency_weight=0"):
         make_settings(BatchSettings, {"batch_size": "2", "consistency_weight": "0.5"})

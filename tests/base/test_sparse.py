@@ -9,7 +9,6 @@ import scipy.sparse as sp
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch import Tensor
 
 from hpgmn.base.sparse import (
     SparseMatrix,
@@ -22,7 +21,7 @@ from hpgmn.base.sparse import (
 
 
 @st.composite
-def matrices(draw: st.DrawFn) -> np.ndarray:
+def matrices(draw):
     """Small matrices with empty rows and columns, or with nothing at all."""
     height, width = draw(st.integers(1, 6)), draw(st.integers(1, 6))
     random = np.random.default_rng(draw(st.integers(0, 2**16)))
@@ -30,18 +29,16 @@ def matrices(draw: st.DrawFn) -> np.ndarray:
     return random.normal(size=(height, width)) * (random.random((height, width)) < share)
 
 
-def sparse(dense: np.ndarray) -> SparseMatrix:
+def sparse(dense):
     return SparseMatrix(sp.csr_array(dense.astype(np.float32)))
 
 
-def random_tensor(*shape: int, seed: int = 0) -> Tensor:
+def random_tensor(*shape, seed=0):
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
 
 
 @given(matrices(), st.sampled_from([None, "ones", "some zero"]), st.booleans())
-def test_product_and_gradient_match_dense_autograd(
-    dense: np.ndarray, factors: str | None, transposed: bool
-) -> None:
+def test_product_and_gradient_match_dense_autograd(dense, factors, transposed):
     height, width = dense.shape
     columns = None
     if factors is not None:
@@ -65,13 +62,13 @@ def test_product_and_gradient_match_dense_autograd(
 
 
 @given(matrices())
-def test_at_sign_is_times(dense: np.ndarray) -> None:
+def test_at_sign_is_times(dense):
     matrix, weight = sparse(dense), random_tensor(dense.shape[1], 3)
     torch.testing.assert_close(matrix @ weight, matrix.times(weight), rtol=0, atol=0)
 
 
 @given(matrices())
-def test_gradient_of_a_plain_sum_is_the_sum_of_each_column(dense: np.ndarray) -> None:
+def test_gradient_of_a_plain_sum_is_the_sum_of_each_column(dense):
     weight = random_tensor(dense.shape[1], 2).requires_grad_()
     (sparse(dense) @ weight).sum().backward()  # the gradient that arrives has strides of zero
     expected = torch.from_numpy(dense.sum(axis=0)).float().unsqueeze(-1).expand(-1, 2)
@@ -79,7 +76,7 @@ def test_gradient_of_a_plain_sum_is_the_sum_of_each_column(dense: np.ndarray) ->
 
 
 @given(matrices())
-def test_transpose_is_the_transpose_and_its_transpose_is_the_matrix(dense: np.ndarray) -> None:
+def test_transpose_is_the_transpose_and_its_transpose_is_the_matrix(dense):
     matrix = sparse(dense)
     np.testing.assert_array_equal(matrix.transpose.host.toarray(), dense.T.astype(np.float32))
     assert matrix.transpose.shape == dense.T.shape
@@ -91,7 +88,7 @@ def test_transpose_is_the_transpose_and_its_transpose_is_the_matrix(dense: np.nd
 
 
 @given(matrices())
-def test_rows_columns_and_scaled_values_of_entries_rebuild_the_matrix(dense: np.ndarray) -> None:
+def test_rows_columns_and_scaled_values_of_entries_rebuild_the_matrix(dense):
     matrix = sparse(dense)
     if not matrix.host.nnz:
         return
@@ -109,7 +106,7 @@ def test_rows_columns_and_scaled_values_of_entries_rebuild_the_matrix(dense: np.
     np.testing.assert_allclose(rebuilt, expected, rtol=1e-5)
 
 
-def test_empty_matrix_gives_exact_zeros_and_a_zero_gradient() -> None:
+def test_empty_matrix_gives_exact_zeros_and_a_zero_gradient():
     matrix = SparseMatrix(sp.csr_array((2, 3), dtype=np.float32))
     weight = random_tensor(3, 4).requires_grad_()
     for columns in (None, torch.ones(3)):
@@ -121,7 +118,7 @@ def test_empty_matrix_gives_exact_zeros_and_a_zero_gradient() -> None:
 
 
 @pytest.mark.parametrize("entries", [0, 1])
-def test_a_lost_column_does_not_spoil_the_others(entries: int) -> None:
+def test_a_lost_column_does_not_spoil_the_others(entries):
     """Columns belong to different replicas: one that diverged must stay alone with it."""
     dense = np.zeros((2, 3))
     dense[0, 1] = entries
@@ -131,7 +128,7 @@ def test_a_lost_column_does_not_spoil_the_others(entries: int) -> None:
     assert found[:, 0].tolist() == [entries, 0.0]
 
 
-def test_entries_may_be_stored_zeros() -> None:
+def test_entries_may_be_stored_zeros():
     host = sp.csr_array((np.float32([0, 2]), np.int32([0, 1]), np.int32([0, 1, 2])), shape=(2, 2))
     weight = torch.tensor([[1.0], [3.0]], requires_grad=True)
     found = SparseMatrix(host) @ weight
@@ -141,7 +138,7 @@ def test_entries_may_be_stored_zeros() -> None:
 
 
 @given(st.integers(1, 4), st.integers(1, 3), st.integers(1, 3), st.integers(0, 2**16))
-def test_block_diagonal_matches_scipy(count: int, height: int, width: int, seed: int) -> None:
+def test_block_diagonal_matches_scipy(count, height, width, seed):
     random = np.random.default_rng(seed)
     blocks = [
         sp.csr_array(random.integers(0, 2, (height, width)).astype(np.float32))
@@ -152,16 +149,14 @@ def test_block_diagonal_matches_scipy(count: int, height: int, width: int, seed:
     assert found.indices.dtype == found.indptr.dtype == np.int32
 
 
-def test_blocks_beyond_32_bit_indices_are_refused() -> None:
+def test_blocks_beyond_32_bit_indices_are_refused():
     empty = sp.csr_array((1, 2**30), dtype=np.float32)
     with pytest.raises(OverflowError, match="train fewer at once"):
         block_diagonal([empty, empty])
 
 
 @given(matrices(), st.integers(1, 3), st.integers(0, 4), st.integers(0, 2**16))
-def test_diagonal_rows_are_the_blocks_of_rows(
-    dense: np.ndarray, replicas: int, height: int, seed: int
-) -> None:
+def test_diagonal_rows_are_the_blocks_of_rows(dense, replicas, height, seed):
     rows = np.random.default_rng(seed).integers(len(dense), size=(replicas, height))
     host = sparse(dense).host
     found = diagonal_rows(host, rows)
@@ -172,14 +167,14 @@ def test_diagonal_rows_are_the_blocks_of_rows(
     assert found.has_sorted_indices
 
 
-def test_rows_beyond_32_bit_indices_are_refused() -> None:
+def test_rows_beyond_32_bit_indices_are_refused():
     wide = sp.csr_array((1, 2**30), dtype=np.float32)
     with pytest.raises(OverflowError, match="train fewer at once"):
         diagonal_rows(wide, np.zeros((2, 1), np.int64))
 
 
 @given(st.integers(0, 2**16), st.sampled_from([1, 5, 6, 12]))
-def test_leaving_empty_rows_out_changes_no_product(seed: int, entries: int) -> None:
+def test_leaving_empty_rows_out_changes_no_product(seed, entries):
     """12 rows: up to five entries they are left out, from six on they are not."""
     random = np.random.default_rng(seed)
     dense = np.zeros((12, 4))
@@ -199,7 +194,7 @@ def test_leaving_empty_rows_out_changes_no_product(seed: int, entries: int) -> N
 
 
 @given(matrices())
-def test_a_matrix_that_is_ready_makes_nothing_in_its_first_product(dense: np.ndarray) -> None:
+def test_a_matrix_that_is_ready_makes_nothing_in_its_first_product(dense):
     matrix = sparse(dense).prepare()
     made = set(matrix.__dict__), set(matrix.transpose.__dict__)
     weight = random_tensor(dense.shape[1], 2).requires_grad_()
@@ -207,7 +202,7 @@ def test_a_matrix_that_is_ready_makes_nothing_in_its_first_product(dense: np.nda
     assert (set(matrix.__dict__), set(matrix.transpose.__dict__)) == made
 
 
-def test_moving_to_where_a_tensor_is_copies_nothing() -> None:
+def test_moving_to_where_a_tensor_is_copies_nothing():
     tensor = random_tensor(2, 3)
     assert to_device(tensor, torch.device("cpu")) is tensor
     assert to_device(tensor, torch.device("meta")).is_meta
@@ -215,7 +210,7 @@ def test_moving_to_where_a_tensor_is_copies_nothing() -> None:
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-def test_what_moves_to_a_gpu_arrives_whole() -> None:
+def test_what_moves_to_a_gpu_arrives_whole():
     tensor = random_tensor(1000, 300)
     found = to_device(tensor, torch.device("cuda"))
     assert found.is_cuda
@@ -224,7 +219,7 @@ def test_what_moves_to_a_gpu_arrives_whole() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
-def test_only_half_precision_is_widened(dtype: torch.dtype) -> None:
+def test_only_half_precision_is_widened(dtype):
     given = torch.tensor([1.5, -2.0], dtype=dtype)
     found = at_least_single(given)
     assert found.dtype == (torch.float64 if dtype is torch.float64 else torch.float32)
@@ -232,7 +227,7 @@ def test_only_half_precision_is_widened(dtype: torch.dtype) -> None:
 
 
 @given(matrices())
-def test_a_product_added_in_order_is_the_product(dense: np.ndarray) -> None:
+def test_a_product_added_in_order_is_the_product(dense):
     matrix = sp.csr_array(dense.astype(np.float32))
     parts = (torch.from_numpy(part) for part in (matrix.indptr, matrix.indices, matrix.data))
     given_weight = random_tensor(dense.shape[1], 3)

@@ -4,5 +4,5 @@ import hpgmn
 from hpgmn.base.version import __version__
 
 
-def test_the_package_has_the_version() -> None:
+def test_the_package_has_the_version():
     assert hpgmn.__version__ == __version__

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 if TYPE_CHECKING:  # imported late, as in the conftest above
-    from hpgmn.graph import Graph
+    pass
 
 SETTINGS = {
     "hidden_dim": 6,
@@ -31,29 +31,29 @@ Tiny = Callable[..., list[str]]
 
 
 @pytest.fixture(autouse=True)
-def quick_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+def quick_pages(monkeypatch):
     """Few nodes of a page have their neighbours taken away: tests train often."""
     monkeypatch.setattr("hpgmn.explain.explorer.SECONDS", 0.1)
 
 
-def assignments(**changes: Any) -> list[str]:
+def assignments(**changes):
     values = SETTINGS | changes
     return [word for name, value in values.items() for word in ("--set", f"{name}={value}")]
 
 
 @pytest.fixture
-def tiny() -> Tiny:
+def tiny():
     """Gives tiny settings, some of them changed, as repeated ``--set`` options."""
     return assignments
 
 
 @pytest.fixture(scope="session")
-def shelf(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def shelf(tmp_path_factory):
     return tmp_path_factory.mktemp("shelf")
 
 
 @pytest.fixture
-def trained(small_graph: Graph, shelf: Path) -> Path:
+def trained(small_graph, shelf):
     """A finished run of splits 1 and 0 with two seeds each, made once; read it only."""
     from hpgmn.cli import main
     from hpgmn.graph.files import write_graph
@@ -67,21 +67,21 @@ def trained(small_graph: Graph, shelf: Path) -> Path:
 
 
 @pytest.fixture
-def own_run(trained: Path, tmp_path: Path) -> Path:
+def own_run(trained, tmp_path):
     """A copy of the finished run that may be damaged."""
     return Path(shutil.copytree(trained, tmp_path / "own"))
 
 
 @pytest.fixture
-def stop_after(monkeypatch: pytest.MonkeyPatch) -> Callable[[int | None], None]:
+def stop_after(monkeypatch):
     """Interrupt the next trainings after so many epochs, or let them run (None)."""
 
-    def limit(epochs: int | None) -> None:
+    def limit(epochs):
         @contextmanager
-        def stop_on_signal() -> Iterator[Callable[[], bool]]:
+        def stop_on_signal():
             left = epochs
 
-            def asked() -> bool:
+            def asked():
                 nonlocal left
                 if left is None or not any(Path().glob("**/state")):  # no epoch of a run yet
                     return False
@@ -95,7 +95,7 @@ def stop_after(monkeypatch: pytest.MonkeyPatch) -> Callable[[int | None], None]:
     return limit
 
 
-def arrays_of(graph: Graph) -> dict[str, Any]:
+def arrays_of(graph):
     """The arrays of a graph file, to be spoilt before they are written."""
     assert graph.splits is not None
     return {
@@ -111,10 +111,10 @@ WriteArrays = Callable[..., Path]
 
 
 @pytest.fixture
-def write_arrays(small_graph: Graph, tmp_path: Path) -> WriteArrays:
+def write_arrays(small_graph, tmp_path):
     """Writes the small graph's file with some arrays changed; None leaves one out."""
 
-    def write(**changes: Any) -> Path:
+    def write(**changes):
         path = tmp_path / "graph.npz"
         arrays: Mapping[str, Any] = arrays_of(small_graph) | changes
         np.savez(path, **{name: array for name, array in arrays.items() if array is not None})
@@ -124,10 +124,10 @@ def write_arrays(small_graph: Graph, tmp_path: Path) -> WriteArrays:
 
 
 @pytest.fixture
-def contents() -> Callable[[Path], dict[str, bytes | None]]:
+def contents():
     """Gives every file below a folder with its bytes, folders with None."""
 
-    def read(folder: Path) -> dict[str, bytes | None]:
+    def read(folder):
         return {
             str(path.relative_to(folder)): path.read_bytes() if path.is_file() else None
             for path in sorted(folder.rglob("*"))

@@ -7,7 +7,6 @@ import os
 import re
 import signal
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,7 +21,7 @@ Command = Callable[..., Any]
 
 
 @pytest.fixture(autouse=True)
-def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+def _quick(monkeypatch):
     """Short trainings on a terminal of 80 columns."""
     from hpgmn.auditing import usefulness
 
@@ -31,13 +30,13 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
 
 
-def test_json_is_the_audit_and_nothing_else(hpgmn: Command, graph_file: Path) -> None:
+def test_json_is_the_audit_and_nothing_else(hpgmn, graph_file):
     answer = hpgmn("audit", graph_file, "--json", "--no-training", "--split", 1)
     assert (answer.code, answer.err) == (0, "")
     assert json.loads(answer.out) == audit(load(graph_file), 1, training=False).as_dict()
 
 
-def test_json_of_a_trained_audit(hpgmn: Command, graph_file: Path) -> None:
+def test_json_of_a_trained_audit(hpgmn, graph_file):
     answer = hpgmn("audit", graph_file, "--json")
     assert answer.code == 0
     found, own = json.loads(answer.out), audit(load(graph_file)).as_dict()
@@ -46,7 +45,7 @@ def test_json_of_a_trained_audit(hpgmn: Command, graph_file: Path) -> None:
     assert found == own
 
 
-def test_the_page_begins_with_the_findings_and_fits(hpgmn: Command, graph_file: Path) -> None:
+def test_the_page_begins_with_the_findings_and_fits(hpgmn, graph_file):
     answer = hpgmn("audit", graph_file)
     assert answer.code == 0
     lines = answer.out.splitlines()
@@ -70,14 +69,14 @@ def test_the_page_begins_with_the_findings_and_fits(hpgmn: Command, graph_file: 
     assert f" out {degrees.least} {degrees.median:g} {degrees.most} {degrees.without} " in text
 
 
-def test_without_training_there_is_no_verdict(hpgmn: Command, graph_file: Path) -> None:
+def test_without_training_there_is_no_verdict(hpgmn, graph_file):
     answer = hpgmn("audit", graph_file, "--no-training")
     assert answer.code == 0
     assert "Does the graph help" not in answer.out
     assert "Homophily" in answer.out
 
 
-def test_a_page_of_hardly_any_graph(hpgmn: Command, tmp_path: Path) -> None:
+def test_a_page_of_hardly_any_graph(hpgmn, tmp_path):
     """No split, one label, many class names, square brackets, no pair of labelled neighbours."""
     names = [f"[red]{number}" for number in range(15)]
     y = [-1, -1, 14]
@@ -93,9 +92,7 @@ def test_a_page_of_hardly_any_graph(hpgmn: Command, tmp_path: Path) -> None:
     assert answer.out.count("the same neighbours") == 1
 
 
-def test_large_graphs_say_that_nodes_were_drawn(
-    hpgmn: Command, graph_file: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_large_graphs_say_that_nodes_were_drawn(hpgmn, graph_file, monkeypatch):
     from hpgmn.auditing import usefulness
 
     monkeypatch.setattr(usefulness, "LARGE", 10)
@@ -104,9 +101,7 @@ def test_large_graphs_say_that_nodes_were_drawn(
     assert "5 train and 5 validation nodes (a sample), mean of 1 seed," in text
 
 
-def test_columns_are_counted_and_a_draw_is_said(
-    hpgmn: Command, small_graph: Graph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_columns_are_counted_and_a_draw_is_said(hpgmn, small_graph, tmp_path, monkeypatch):
     from hpgmn.auditing import attributes
 
     x = np.column_stack([small_graph.x, np.zeros((18, 2)), np.ones(18)])
@@ -121,7 +116,7 @@ def test_columns_are_counted_and_a_draw_is_said(
     assert "train and validation nodes (a sample);" in text
 
 
-def test_two_skewed_classes_are_shown_as_roc_auc(hpgmn: Command, tmp_path: Path) -> None:
+def test_two_skewed_classes_are_shown_as_roc_auc(hpgmn, tmp_path):
     random = np.random.default_rng(0)
     y = (np.arange(60) % 6 == 0).astype(int)
     graph = Graph(random.normal(size=(60, 2)), random.integers(0, 60, (2, 200)), y)
@@ -129,19 +124,19 @@ def test_two_skewed_classes_are_shown_as_roc_auc(hpgmn: Command, tmp_path: Path)
     assert "ROC-AUC %" in hpgmn("audit", tmp_path / "skewed.npz").out
 
 
-def test_a_split_that_is_not_there_is_refused(hpgmn: Command, graph_file: Path) -> None:
+def test_a_split_that_is_not_there_is_refused(hpgmn, graph_file):
     answer = hpgmn("audit", graph_file, "--split", 2)
     assert (answer.code, answer.out) == (2, "")
     assert answer.err == "Error: Graph 'small' has splits 0 to 1 (got 2). Choose one.\n"
 
 
-def test_an_unknown_protocol_is_refused(hpgmn: Command, graph_file: Path) -> None:
+def test_an_unknown_protocol_is_refused(hpgmn, graph_file):
     answer = hpgmn("audit", graph_file, "--protocol", "papers")
     assert (answer.code, answer.out) == (2, "")
     assert answer.err.startswith("Error: Unknown protocol 'papers'.")
 
 
-def test_a_protocol_brings_its_splits(hpgmn: Command, data_dir: Path) -> None:
+def test_a_protocol_brings_its_splits(hpgmn, data_dir):
     if not (data_dir / "cora.npz").exists():
         pytest.skip("cora.npz is not in the folder of graph files")
     answer = hpgmn(
@@ -151,12 +146,12 @@ def test_a_protocol_brings_its_splits(hpgmn: Command, data_dir: Path) -> None:
     assert json.loads(answer.out) == audit(load("cora", "geom-gcn"), 9, training=False).as_dict()
 
 
-def test_ctrl_c_ends_it(hpgmn: Command, graph_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_ends_it(hpgmn, graph_file, monkeypatch):
     from hpgmn.auditing import usefulness
 
     fit, started = usefulness.fit_replicas, []
 
-    def interrupted(*arguments: Any, **options: Any) -> Any:
+    def interrupted(*arguments, **options):
         started.append(arguments)
         os.kill(os.getpid(), signal.SIGINT)
         return fit(*arguments, **options)

@@ -9,8 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hpgmn.graph import Graph
-
 Command = Callable[..., Any]
 Tiny = Callable[..., list[str]]
 WriteArrays = Callable[..., Path]
@@ -18,10 +16,10 @@ Contents = Callable[[Path], dict[str, bytes | None]]
 
 
 @pytest.fixture
-def refused(hpgmn: Command, tmp_path: Path, contents: Contents) -> Callable[..., str]:
+def refused(hpgmn, tmp_path, contents):
     """Runs a command that must be refused without a trace; returns its one line."""
 
-    def run(*arguments: object) -> str:
+    def run(*arguments):
         before = contents(tmp_path)
         answer = hpgmn(*arguments)
         assert answer.code == 2, answer
@@ -65,9 +63,7 @@ UNKNOWN = {
 
 
 @pytest.mark.parametrize("case", UNKNOWN)
-def test_an_unknown_name_is_answered_with_the_nearest(
-    refused: Callable[..., str], case: str
-) -> None:
+def test_an_unknown_name_is_answered_with_the_nearest(refused, case):
     arguments, told = UNKNOWN[case]
     line = refused(*arguments)
     for part in told:
@@ -111,24 +107,17 @@ OPTIONS = {
     ),
     "config": (["--config", "papr"], "Did you mean 'paper'?"),
     "config file": (["--config", "no.yaml"], "The config file no.yaml does not exist. Check the"),
-    "both": (
-        ["--resume", "--overwrite"],
-        "exclude each other",
-    ),
+    "both": (["--resume", "--overwrite"], "exclude each other"),
 }
 
 
 @pytest.mark.parametrize("case", OPTIONS)
-def test_a_wrong_option_is_refused_before_anything_is_written(
-    refused: Callable[..., str], graph_file: Path, tiny: Tiny, case: str
-) -> None:
+def test_a_wrong_option_is_refused_before_anything_is_written(refused, graph_file, tiny, case):
     options, told = OPTIONS[case]
     assert told in refused("train", graph_file, *tiny(), *options, "--out", "run")
 
 
-def test_cuda_is_refused_where_there_is_none(
-    refused: Callable[..., str], graph_file: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_cuda_is_refused_where_there_is_none(refused, graph_file, monkeypatch):
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     line = refused("train", graph_file, "--device", "cuda", "--out", "run")
     assert "No CUDA device is available" in line
@@ -162,9 +151,7 @@ CONFIGS = {
 
 
 @pytest.mark.parametrize("case", CONFIGS)
-def test_a_bad_config_file_is_refused(
-    refused: Callable[..., str], graph_file: Path, tmp_path: Path, case: str
-) -> None:
+def test_a_bad_config_file_is_refused(refused, graph_file, tmp_path, case):
     text, told = CONFIGS[case]
     (tmp_path / "mine.yaml").write_text(text)
     assert told in refused("train", graph_file, "--config", "mine.yaml", "--out", "run")
@@ -173,14 +160,12 @@ def test_a_bad_config_file_is_refused(
 # Graph files.
 
 
-def test_a_missing_file_is_named(refused: Callable[..., str]) -> None:
+def test_a_missing_file_is_named(refused):
     line = refused("train", "graphs/mine.npz", "--out", "run")
     assert line == "Graph file 'graphs/mine.npz' does not exist. Check the path."
 
 
-def test_a_dataset_that_is_not_here_is_told_with_the_remedy(
-    refused: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_dataset_that_is_not_here_is_told_with_the_remedy(refused, tmp_path, monkeypatch):
     monkeypatch.setenv("HPGMN_DATA", str(tmp_path))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     line = refused("train", "texas", "--out", "run")
@@ -188,16 +173,14 @@ def test_a_dataset_that_is_not_here_is_told_with_the_remedy(
 
 
 @pytest.mark.parametrize("kept", [0, 1, 30, 0.5, 0.99])
-def test_a_truncated_file_is_refused(
-    refused: Callable[..., str], graph_file: Path, kept: float
-) -> None:
+def test_a_truncated_file_is_refused(refused, graph_file, kept):
     content = graph_file.read_bytes()
     graph_file.write_bytes(content[: int(kept * len(content)) if kept < 1 else int(kept)])
     line = refused("train", graph_file, "--out", "run")
     assert "again" in line or "write_graph" in line
 
 
-def spoilt(graph: Graph, case: str) -> dict[str, Any]:
+def spoilt(graph, case):
     """One changed array of the small graph."""
     assert graph.splits is not None
     x, y, train = graph.x.copy(), graph.y, graph.splits.train.copy()
@@ -258,21 +241,13 @@ GRAPHS = {
 
 
 @pytest.mark.parametrize("case", GRAPHS)
-def test_a_bad_graph_is_refused(
-    refused: Callable[..., str],
-    write_arrays: WriteArrays,
-    small_graph: Graph,
-    tiny: Tiny,
-    case: str,
-) -> None:
+def test_a_bad_graph_is_refused(refused, write_arrays, small_graph, tiny, case):
     path = write_arrays(**spoilt(small_graph, case))
     assert GRAPHS[case] in refused("train", path, *tiny(), "--out", "run")
 
 
 @pytest.mark.parametrize("case", ["no train nodes", "no labels"])
-def test_labels_are_not_estimated_without_train_nodes(
-    refused: Callable[..., str], write_arrays: WriteArrays, small_graph: Graph, case: str
-) -> None:
+def test_labels_are_not_estimated_without_train_nodes(refused, write_arrays, small_graph, case):
     path = write_arrays(**spoilt(small_graph, case))
     line = refused("statistics", path, "--labels", "estimated", "--out", "s.npz")
     assert "random_splits(graph)" in line
@@ -281,15 +256,13 @@ def test_labels_are_not_estimated_without_train_nodes(
 # Run folders.
 
 
-def test_resume_needs_the_folder(refused: Callable[..., str], graph_file: Path) -> None:
+def test_resume_needs_the_folder(refused, graph_file):
     line = refused("train", graph_file, "--resume")
     assert "interrupted run" in line
     assert "(--out)" in line
 
 
-def test_a_run_is_not_replaced_unasked(
-    refused: Callable[..., str], own_run: Path, graph_file: Path, tiny: Tiny
-) -> None:
+def test_a_run_is_not_replaced_unasked(refused, own_run, graph_file, tiny):
     line = refused("train", graph_file, *tiny(), "--out", own_run)
     assert line.startswith(f"The folder {own_run} exists.")
     assert all(option in line for option in ("--resume", "--overwrite", "--out"))
@@ -307,13 +280,8 @@ FOREIGN = {
 @pytest.mark.parametrize("option", ["--overwrite", "--resume"])
 @pytest.mark.parametrize("case", FOREIGN)
 def test_a_folder_that_is_no_run_folder_is_never_touched(
-    refused: Callable[..., str],
-    graph_file: Path,
-    tmp_path: Path,
-    tiny: Tiny,
-    case: str,
-    option: str,
-) -> None:
+    refused, graph_file, tmp_path, tiny, case, option
+):
     for name, text in FOREIGN[case].items():
         path = tmp_path / "folder" / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -324,9 +292,7 @@ def test_a_folder_that_is_no_run_folder_is_never_touched(
 
 
 @pytest.mark.parametrize("option", [[], ["--overwrite"], ["--resume"]], ids=str)
-def test_a_file_in_the_place_of_the_folder_stays(
-    refused: Callable[..., str], graph_file: Path, tiny: Tiny, option: list[str]
-) -> None:
+def test_a_file_in_the_place_of_the_folder_stays(refused, graph_file, tiny, option):
     assert "Choose a writable path" in refused(
         "train", graph_file, *tiny(), "--out", graph_file, *option
     )
@@ -335,19 +301,14 @@ def test_a_file_in_the_place_of_the_folder_stays(
 @pytest.mark.parametrize(
     ("folder", "why"),
     [
-        (
-            "small.npz/run",
-            "(Not a directory). Choose a writable path.",
-        ),
+        ("small.npz/run", "(Not a directory). Choose a writable path."),
         (
             "/proc/hpgmn/run",
             "(No such file or directory). Create its folder, or choose another path.",
         ),
     ],
 )
-def test_an_unwritable_folder_is_told(
-    refused: Callable[..., str], graph_file: Path, tiny: Tiny, folder: str, why: str
-) -> None:
+def test_an_unwritable_folder_is_told(refused, graph_file, tiny, folder, why):
     line = refused("train", graph_file, *tiny(), "--out", folder)
     assert line == f"Cannot write {folder} {why}"
 
@@ -357,9 +318,7 @@ COMMANDS = {"evaluate": ["evaluate"], "predict": ["predict", "--out", "p.csv"]}
 
 @pytest.mark.parametrize("command", COMMANDS)
 @pytest.mark.parametrize("folder", ["nowhere", ".", "small.npz"])
-def test_what_is_no_run_folder_cannot_be_used(
-    refused: Callable[..., str], graph_file: Path, command: str, folder: str
-) -> None:
+def test_what_is_no_run_folder_cannot_be_used(refused, graph_file, command, folder):
     name, *options = COMMANDS[command]
     line = refused(name, folder, *options)
     assert line.startswith(f"{folder} is not a finished run folder: config.yaml is missing.")
@@ -367,9 +326,7 @@ def test_what_is_no_run_folder_cannot_be_used(
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_an_unfinished_run_cannot_be_used(
-    refused: Callable[..., str], own_run: Path, command: str
-) -> None:
+def test_an_unfinished_run_cannot_be_used(refused, own_run, command):
     (own_run / "model.safetensors").unlink()
     name, *options = COMMANDS[command]
     assert "(--resume)" in refused(name, own_run, *options)
@@ -377,9 +334,7 @@ def test_an_unfinished_run_cannot_be_used(
 
 @pytest.mark.parametrize("command", COMMANDS)
 @pytest.mark.parametrize("text", ["graph: small\n", "a: [1,\n", "- 1\n"])
-def test_a_damaged_config_is_told(
-    refused: Callable[..., str], own_run: Path, command: str, text: str
-) -> None:
+def test_a_damaged_config_is_told(refused, own_run, command, text):
     (own_run / "config.yaml").write_text(text)
     name, *options = COMMANDS[command]
     assert "config.yaml" in refused(name, own_run, *options)
@@ -387,9 +342,7 @@ def test_a_damaged_config_is_told(
 
 @pytest.mark.parametrize("command", COMMANDS)
 @pytest.mark.parametrize("kept", [0, 7, 100, 0.5, 0.999])
-def test_a_truncated_model_is_told(
-    refused: Callable[..., str], own_run: Path, command: str, kept: float
-) -> None:
+def test_a_truncated_model_is_told(refused, own_run, command, kept):
     path = own_run / "model.safetensors"
     content = path.read_bytes()
     path.write_bytes(content[: int(kept * len(content)) if kept < 1 else int(kept)])
@@ -399,7 +352,7 @@ def test_a_truncated_model_is_told(
     assert line.endswith("Restore it, or train again (--overwrite).")
 
 
-def test_no_damaged_byte_of_a_model_goes_unnoticed(hpgmn: Command, own_run: Path) -> None:
+def test_no_damaged_byte_of_a_model_goes_unnoticed(hpgmn, own_run):
     """A flipped byte anywhere is told; only blanks after the header may change without harm."""
     path = own_run / "model.safetensors"
     content = path.read_bytes()
@@ -417,9 +370,7 @@ def test_no_damaged_byte_of_a_model_goes_unnoticed(hpgmn: Command, own_run: Path
             assert not Path("p.csv").exists()
 
 
-def test_predict_refuses_a_split_the_run_does_not_have(
-    refused: Callable[..., str], trained: Path
-) -> None:
+def test_predict_refuses_a_split_the_run_does_not_have(refused, trained):
     line = refused("predict", trained, "--split", "7", "--out", "p.csv")
     assert line == "The run has no split 7. Choose from: 1, 0."
 
@@ -436,16 +387,12 @@ def test_predict_refuses_a_split_the_run_does_not_have(
         ("statistics", "/proc/s.npz", "choose another path."),
     ],
 )
-def test_a_place_that_cannot_be_written_is_told(
-    refused: Callable[..., str], trained: Path, shelf: Path, command: str, name: str, told: str
-) -> None:
+def test_a_place_that_cannot_be_written_is_told(refused, trained, shelf, command, name, told):
     source = trained if command == "predict" else shelf / "small.npz"
     assert told in refused(command, source, "--out", name)
 
 
-def test_statistics_take_true_or_estimated_labels(
-    refused: Callable[..., str], graph_file: Path
-) -> None:
+def test_statistics_take_true_or_estimated_labels(refused, graph_file):
     line = refused("statistics", graph_file, "--labels", "guessed", "--out", "s.npz")
     assert line == (
         "Unknown value for --labels: 'guessed'. Did you mean 'estimated'? "
@@ -469,20 +416,14 @@ OTHER_GRAPHS = {
 @pytest.mark.parametrize("command", COMMANDS)
 @pytest.mark.parametrize("case", OTHER_GRAPHS)
 def test_a_graph_that_does_not_fit_the_model_is_refused(
-    refused: Callable[..., str],
-    trained: Path,
-    write_arrays: WriteArrays,
-    command: str,
-    case: str,
-) -> None:
+    refused, trained, write_arrays, command, case
+):
     arrays, told = OTHER_GRAPHS[case]
     name, *options = COMMANDS[command]
     assert told in refused(name, trained, write_arrays(**arrays), *options)
 
 
-def test_evaluate_needs_labels_and_the_same_classes(
-    refused: Callable[..., str], trained: Path, write_arrays: WriteArrays
-) -> None:
+def test_evaluate_needs_labels_and_the_same_classes(refused, trained, write_arrays):
     path = write_arrays(y=None, **dict.fromkeys(MASKS))
     assert "has no labels to score against" in refused("evaluate", trained, path)
     path = write_arrays(class_names=np.array(["a", "b", "c"]))
@@ -490,15 +431,13 @@ def test_evaluate_needs_labels_and_the_same_classes(
     assert "The classes of 'graph' are not those of the model: 0, 1, 2." in line
 
 
-def test_evaluate_needs_test_nodes(
-    hpgmn: Command, refused: Callable[..., str], write_arrays: WriteArrays, tiny: Tiny
-) -> None:
+def test_evaluate_needs_test_nodes(hpgmn, refused, write_arrays, tiny):
     path = write_arrays(test_mask=None)
     assert hpgmn("train", path, *tiny(), "--out", "run").code == 0
     assert "has splits without test nodes" in refused("evaluate", "run")
 
 
-def test_a_training_that_diverges_is_told(hpgmn: Command, graph_file: Path, tiny: Tiny) -> None:
+def test_a_training_that_diverges_is_told(hpgmn, graph_file, tiny):
     answer = hpgmn("train", graph_file, *tiny(lr=1e38, estimator_lr=1e38), "--out", "run")
     assert answer.code == 2
     assert "was never finite" in answer.err

@@ -27,9 +27,7 @@ ROWS = Progress(0, 2, "diffusion", 1_024, 2_000, float("nan"), float("nan"))
 logger = logging.getLogger("hpgmn.tests")
 
 
-def test_warnings_are_one_line_each_whatever_their_length(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_warnings_are_one_line_each_whatever_their_length(capsys):
     set_up_logging()
     text = "word " * 60 + "[bold] 50 %"
     logger.warning(text)
@@ -37,16 +35,14 @@ def test_warnings_are_one_line_each_whatever_their_length(
     assert capsys.readouterr().err == f"Warning: {text}\n"
 
 
-def test_setting_up_twice_does_not_double_the_lines(capsys: pytest.CaptureFixture[str]) -> None:
+def test_setting_up_twice_does_not_double_the_lines(capsys):
     set_up_logging()
     set_up_logging()
     logger.warning("once")
     assert capsys.readouterr().err == "Warning: once\n"
 
 
-def test_without_a_terminal_progress_is_a_line_now_and_then(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_a_terminal_progress_is_a_line_now_and_then(capsys, monkeypatch):
     with training_progress() as report:
         report("texas hpgmn", STEP)
     assert capsys.readouterr().err == ""  # too soon
@@ -61,9 +57,7 @@ def test_without_a_terminal_progress_is_a_line_now_and_then(
     assert printed.out == ""
 
 
-def test_on_a_terminal_progress_is_a_bar(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_on_a_terminal_progress_is_a_bar(capsys, monkeypatch):
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
     monkeypatch.setattr(
         console, "err", console.Console(stderr=True, force_terminal=True, width=120)
@@ -83,9 +77,7 @@ def test_on_a_terminal_progress_is_a_bar(
         assert part in printed.err
 
 
-def test_without_a_terminal_steps_are_a_line_now_and_then(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_a_terminal_steps_are_a_line_now_and_then(capsys, monkeypatch):
     with step_progress() as report:
         report("Reading", 1, 2)
         report("Writing", 0, None)
@@ -106,9 +98,7 @@ def test_without_a_terminal_steps_are_a_line_now_and_then(
     assert printed.out == ""
 
 
-def test_on_a_terminal_steps_are_a_bar(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_on_a_terminal_steps_are_a_bar(capsys, monkeypatch):
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
     monkeypatch.setattr(
         console, "err", console.Console(stderr=True, force_terminal=True, width=120)
@@ -125,7 +115,7 @@ def test_on_a_terminal_steps_are_a_bar(
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_asks_to_stop_and_a_second_one_insists(number: signal.Signals) -> None:
+def test_a_signal_asks_to_stop_and_a_second_one_insists(number):
     before = signal.getsignal(number)
     with stop_on_signal() as asked:
         assert not asked()
@@ -136,7 +126,7 @@ def test_a_signal_asks_to_stop_and_a_second_one_insists(number: signal.Signals) 
     assert signal.getsignal(number) is before
 
 
-def test_the_handlers_come_back_after_an_error() -> None:
+def test_the_handlers_come_back_after_an_error():
     before = signal.getsignal(signal.SIGINT)
     with pytest.raises(RuntimeError, match="inside"), stop_on_signal():
         raise RuntimeError("inside")
@@ -144,7 +134,7 @@ def test_the_handlers_come_back_after_an_error() -> None:
 
 
 @pytest.mark.parametrize("path", ["s3://bucket/run", "memory:/runs"])  # a path has one slash alone
-def test_urls_are_refused_where_paths_are_wanted(path: str) -> None:
+def test_urls_are_refused_where_paths_are_wanted(path):
     with pytest.raises(SettingError, match=r"--out takes a path of this machine \(got"):
         refuse_url("--out", Path(path))
     for fine in (None, Path("runs/a"), Path("/a:b/c"), Path("a:b")):

@@ -15,7 +15,6 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
 
-from hpgmn.graph import Graph
 from hpgmn.graph.files import read_graph
 
 Command = Callable[..., Any]
@@ -25,7 +24,7 @@ NAMES = [f"Knoten {number:02} ü" for number in range(18)]
 
 
 @pytest.fixture
-def tables(small_graph: Graph, tmp_path: Path) -> Path:
+def tables(small_graph, tmp_path):
     """The small graph with its first split as two CSV files."""
     folder = tmp_path / "tables"
     folder.mkdir()
@@ -44,7 +43,7 @@ def tables(small_graph: Graph, tmp_path: Path) -> Path:
     return folder
 
 
-def as_parquet(folder: Path) -> Path:
+def as_parquet(folder):
     """The same tables as Parquet files, in a folder of their own."""
     other = folder.with_name("parquet")
     other.mkdir()
@@ -54,9 +53,7 @@ def as_parquet(folder: Path) -> Path:
 
 
 @pytest.mark.parametrize("out", ["mine.npz", "mine.graph", "mine"])
-def test_tables_become_a_graph_file(
-    hpgmn: Command, tables: Path, small_graph: Graph, out: str
-) -> None:
+def test_tables_become_a_graph_file(hpgmn, tables, small_graph, out):
     answer = hpgmn("convert", tables, "--out", out)
     assert answer.code == 0, answer.err
     assert answer.out == ""
@@ -82,7 +79,7 @@ def test_tables_become_a_graph_file(
         )
 
 
-def test_csv_and_parquet_give_the_same_file(hpgmn: Command, tables: Path) -> None:
+def test_csv_and_parquet_give_the_same_file(hpgmn, tables):
     assert hpgmn("convert", tables, "--out", "one.npz").code == 0
     assert hpgmn("convert", as_parquet(tables), "--out", "two.npz").code == 0
     with np.load("one.npz") as one, np.load("two.npz") as two:
@@ -93,9 +90,7 @@ def test_csv_and_parquet_give_the_same_file(hpgmn: Command, tables: Path) -> Non
 
 
 @pytest.mark.parametrize("out", ["mine.npz", "mine"])
-def test_what_was_converted_is_trained_scored_and_used(
-    hpgmn: Command, tables: Path, tiny: Tiny, out: str
-) -> None:
+def test_what_was_converted_is_trained_scored_and_used(hpgmn, tables, tiny, out):
     assert hpgmn("convert", tables, "--out", out).code == 0
     options = [*tiny(), "--device", "cpu", "--out", "run"]
     answer = hpgmn("train", out, *options)
@@ -111,7 +106,7 @@ def test_what_was_converted_is_trained_scored_and_used(
     assert {row["prediction"] for row in rows} <= {"class 0", "class 1", "class 2"}
 
 
-def test_a_file_and_a_folder_train_alike(hpgmn: Command, tables: Path, tiny: Tiny) -> None:
+def test_a_file_and_a_folder_train_alike(hpgmn, tables, tiny):
     runs = []
     for out in ("mine.npz", "mine.graph"):
         run = f"run-{len(runs)}"
@@ -121,7 +116,7 @@ def test_a_file_and_a_folder_train_alike(hpgmn: Command, tables: Path, tiny: Tin
     assert runs[0].equals(runs[1])
 
 
-def test_every_column_may_be_named(hpgmn: Command, tmp_path: Path) -> None:
+def test_every_column_may_be_named(hpgmn, tmp_path):
     (tmp_path / "nodes.tsv").write_text("who\tkind\tpart\ta\tb\n1\tx\ttrain\t5\tx\n2\t\t\t6\ty\n")
     (tmp_path / "list.txt").write_text("# u v w\n1 2 0.5\n2 1 0.25\n")
     columns = ["--id", "who", "--label", "kind", "--split-column", "part", "--drop", "b"]
@@ -143,7 +138,7 @@ def test_every_column_may_be_named(hpgmn: Command, tmp_path: Path) -> None:
     assert graph.y.tolist() == [0, -1]
 
 
-def test_graphml_becomes_a_graph_file(hpgmn: Command, tmp_path: Path) -> None:
+def test_graphml_becomes_a_graph_file(hpgmn, tmp_path):
     import networkx
 
     graph = networkx.Graph()
@@ -159,7 +154,7 @@ def test_graphml_becomes_a_graph_file(hpgmn: Command, tmp_path: Path) -> None:
     assert made.class_names == ("x", "y")
 
 
-def test_an_existing_graph_is_replaced_when_asked(hpgmn: Command, tables: Path) -> None:
+def test_an_existing_graph_is_replaced_when_asked(hpgmn, tables):
     for out in ("mine.npz", "mine"):
         assert hpgmn("convert", tables, "--out", out).code == 0
         refused = hpgmn("convert", tables, "--out", out)
@@ -176,7 +171,7 @@ def test_an_existing_graph_is_replaced_when_asked(hpgmn: Command, tables: Path) 
         assert read_graph(out).num_classes == 0
 
 
-def spoil(path: Path, old: str, new: str) -> None:
+def spoil(path, old, new):
     text = path.read_text(encoding="utf-8")
     assert old in text
     path.write_text(text.replace(old, new), encoding="utf-8")
@@ -225,8 +220,8 @@ REFUSED: dict[str, tuple[Callable[[Path], Any], list[str], str]] = {
 @pytest.mark.parametrize("out", ["mine.npz", "mine"])
 @pytest.mark.parametrize("case", REFUSED)
 def test_mistakes_are_one_sentence_and_nothing_is_written(
-    hpgmn: Command, tables: Path, tmp_path: Path, contents: Contents, case: str, out: str
-) -> None:
+    hpgmn, tables, tmp_path, contents, case, out
+):
     mistake, options, message = REFUSED[case]
     mistake(tables)
     before = contents(tmp_path)
@@ -250,9 +245,7 @@ PLACES = {
 
 
 @pytest.mark.parametrize("case", PLACES)
-def test_a_path_in_use_is_refused_before_anything_is_read(
-    hpgmn: Command, tables: Path, tmp_path: Path, contents: Contents, case: str
-) -> None:
+def test_a_path_in_use_is_refused_before_anything_is_read(hpgmn, tables, tmp_path, contents, case):
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "file").write_text("dear")
     out, message = PLACES[case]
@@ -264,20 +257,14 @@ def test_a_path_in_use_is_refused_before_anything_is_read(
     assert contents(tmp_path) == before
 
 
-def test_missing_arguments_are_named(hpgmn: Command) -> None:
+def test_missing_arguments_are_named(hpgmn):
     assert "Missing option '--out'" in hpgmn("convert", "tables").err
     answer = hpgmn("convert", "absent", "--out", "g.npz")
     assert (answer.code, answer.err) == (2, "Error: 'absent' does not exist. Check the path.\n")
 
 
-def test_an_interrupted_conversion_leaves_nothing(
-    hpgmn: Command,
-    tables: Path,
-    tmp_path: Path,
-    contents: Contents,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def interrupt(*_: Any, **__: Any) -> None:
+def test_an_interrupted_conversion_leaves_nothing(hpgmn, tables, tmp_path, contents, monkeypatch):
+    def interrupt(*_, **__):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(np, "save", interrupt)
@@ -286,7 +273,7 @@ def test_an_interrupted_conversion_leaves_nothing(
     assert contents(tmp_path) == before
 
 
-def test_converting_needs_no_torch(tables: Path, tmp_path: Path) -> None:
+def test_converting_needs_no_torch(tables, tmp_path):
     code = (
         "import sys; from hpgmn.cli import main\n"
         f"code = main(['convert', {str(tables)!r}, '--out', {str(tmp_path / 'g.npz')!r}])\n"
@@ -298,7 +285,7 @@ def test_converting_needs_no_torch(tables: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_large_tables_stay_small_in_memory(tmp_path: Path) -> None:
+def test_large_tables_stay_small_in_memory(tmp_path):
     """A tenth of the size that is promised: 100,000 nodes of 64 attributes, 1,000,000 edges."""
     num_nodes, num_edges, num_features = 100_000, 1_000_000, 64
     random = np.random.default_rng(0)

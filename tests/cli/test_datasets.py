@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,14 +15,14 @@ Command = Callable[..., Any]
 
 
 @pytest.fixture(autouse=True)
-def _no_local_copies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _no_local_copies(tmp_path, monkeypatch):
     """An empty folder of graphs, and no cache."""
     (tmp_path / "data").mkdir()
     monkeypatch.setenv("HPGMN_DATA", str(tmp_path / "data"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
 
-def test_datasets_as_json_are_the_registry(hpgmn: Command, tmp_path: Path) -> None:
+def test_datasets_as_json_are_the_registry(hpgmn, tmp_path):
     np.savez(tmp_path / "data" / "texas.npz", x=np.zeros(1))
     answer = hpgmn("datasets", "--json")
     assert answer.code == 0
@@ -40,9 +39,7 @@ def test_datasets_as_json_are_the_registry(hpgmn: Command, tmp_path: Path) -> No
         assert row["defects"] == known.defects
 
 
-def test_datasets_as_a_table_fit_a_terminal_of_80_columns(
-    hpgmn: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_datasets_as_a_table_fit_a_terminal_of_80_columns(hpgmn, tmp_path, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     np.savez(tmp_path / "data" / "texas.npz", x=np.zeros(1))
     answer = hpgmn("datasets")
@@ -56,12 +53,10 @@ def test_datasets_as_a_table_fit_a_terminal_of_80_columns(
     assert "hpgmn datasets --download NAME" in answer.err
 
 
-def test_a_download_prints_its_path(
-    hpgmn: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_download_prints_its_path(hpgmn, monkeypatch, tmp_path):
     requested = []
 
-    def fetch(name: str) -> Path:
+    def fetch(name):
         requested.append(name)
         return tmp_path / "texas.npz"
 

@@ -7,8 +7,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 Command = Callable[..., Any]
 Contents = Callable[[Path], dict[str, bytes | None]]
 
@@ -19,17 +17,15 @@ RUN_FILES = {
 }
 
 
-def metrics_of(run: Path) -> dict[str, Any]:
+def metrics_of(run):
     found: dict[str, Any] = json.loads((run / "metrics.json").read_text(encoding="utf-8"))
     return found
 
 
-def test_the_demo_trains_on_the_built_in_graph(
-    hpgmn: Command, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_demo_trains_on_the_built_in_graph(hpgmn, monkeypatch):
     short = {"epochs": 5, "hidden_dim": 8}
 
-    def settings_for(graph: str | None, model: str) -> dict[str, int]:
+    def settings_for(graph, model):
         return short | ({"estimator_epochs": 5} if model == "hpgmn" else {})
 
     monkeypatch.setattr("hpgmn.models.shipped.settings_for", settings_for)
@@ -51,9 +47,7 @@ def test_the_demo_trains_on_the_built_in_graph(
     assert metrics_of(Path("demo"))["test_score"] == metrics["test_score"]
 
 
-def test_the_demo_never_replaces_another_run(
-    hpgmn: Command, own_run: Path, contents: Contents
-) -> None:
+def test_the_demo_never_replaces_another_run(hpgmn, own_run, contents):
     before = contents(own_run)
     answer = hpgmn("demo", "--nodes", "120", "--out", own_run)
     assert answer.code == 2

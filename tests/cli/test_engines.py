@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,6 @@ import hpgmn as package
 from hpgmn.base.errors import SettingError
 from hpgmn.cli.engines import check_engine, open_engine
 from hpgmn.engines import ray as cluster
-from hpgmn.graph import Graph
 from hpgmn_lab import paper
 from hpgmn_lab.reproduction import plan
 
@@ -37,7 +36,7 @@ SOURCE = Path(package.__file__).parents[1]
         (("local", None, 0), r"--workers must be at least 1 \(got 0\)"),
     ],
 )
-def test_options_that_do_not_go_together_are_refused(given: tuple[Any, ...], words: str) -> None:
+def test_options_that_do_not_go_together_are_refused(given, words):
     with pytest.raises(SettingError, match=words):
         check_engine(*given)
 
@@ -50,16 +49,14 @@ def test_options_that_do_not_go_together_are_refused(given: tuple[Any, ...], wor
         ("reproduce", "table2", "--quick"),
     ],
 )
-def test_every_command_says_how_to_get_ray(
-    hpgmn: Command, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]
-) -> None:
+def test_every_command_says_how_to_get_ray(hpgmn, monkeypatch, command):
     monkeypatch.setitem(sys.modules, "ray", None)
     answer = hpgmn(*command, "--engine", "ray")
     assert answer.code == 2
     assert "needs Ray, which is not installed. Run: pip install 'hpgmn[ray]'" in answer.err
 
 
-def test_this_machine_is_there_at_once() -> None:
+def test_this_machine_is_there_at_once():
     with open_engine("local", None, "cpu") as place:
         assert (place.device, place.engine.workers, place.engine.is_local) == ("cpu", 1, True)
     with open_engine("local", None, "cpu", 3) as place:
@@ -74,28 +71,22 @@ def test_this_machine_is_there_at_once() -> None:
 class FakeRay:
     """A cluster of two cores, with or without a GPU."""
 
-    def __init__(self, gpus: int) -> None:
+    def __init__(self, gpus):
         self.resources = {"CPU": 2.0, **({"GPU": float(gpus)} if gpus else {})}
 
-    def nodes(self) -> list[dict[str, Any]]:
+    def nodes(self):
         return [{"Alive": True, "Resources": self.resources}]
 
-    def cluster_resources(self) -> dict[str, float]:
+    def cluster_resources(self):
         return self.resources
 
 
 @pytest.mark.parametrize(
     ("gpus", "asked", "device"), [(0, "auto", "cpu"), (1, "auto", "cuda"), (1, "cpu", "cpu")]
 )
-def test_a_cluster_takes_its_own_gpus(
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    gpus: int,
-    asked: str,
-    device: str,
-) -> None:
+def test_a_cluster_takes_its_own_gpus(monkeypatch, capsys, gpus, asked, device):
     @contextmanager
-    def connect_ray(address: str | None) -> Iterator[Any]:
+    def connect_ray(address):
         assert address == "here:1"
         yield FakeRay(gpus)
 
@@ -112,7 +103,7 @@ def test_a_cluster_takes_its_own_gpus(
 
 
 @pytest.fixture
-def texas(small_graph: Graph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def texas(small_graph, tmp_path, monkeypatch):
     folder = tmp_path / "data"
     folder.mkdir()
     package.write_graph(small_graph, folder / "texas.npz")
@@ -123,9 +114,7 @@ def texas(small_graph: Graph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 @pytest.mark.ray
 @pytest.mark.slow
 @pytest.mark.usefixtures("texas", "ray_cluster")
-def test_models_and_trials_are_as_on_this_machine(
-    hpgmn: Command, lasting: Callable[[Any], Any]
-) -> None:
+def test_models_and_trials_are_as_on_this_machine(hpgmn, lasting):
     train = ("train", "texas", "--model", "mlp,gcn", "--set", "epochs=5", "--device", "cpu")
     found = {}
     for engine in ("local", "ray"):
@@ -157,12 +146,7 @@ def test_models_and_trials_are_as_on_this_machine(
 @pytest.mark.ray
 @pytest.mark.slow
 @pytest.mark.usefixtures("texas", "ray_cluster")
-def test_a_table_at_a_url_is_as_in_a_folder(
-    hpgmn: Command,
-    tmp_path: Path,
-    lasting: Callable[[Any], Any],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_table_at_a_url_is_as_in_a_folder(hpgmn, tmp_path, lasting, monkeypatch):
     monkeypatch.setattr(paper, "TABLE_2", {"gcn": paper.TABLE_2["gcn"]})
     quick = dataclasses.replace(plan.QUICK, graphs=("texas",))
     monkeypatch.setattr(plan, "QUICK", quick)
@@ -189,7 +173,7 @@ def test_a_table_at_a_url_is_as_in_a_folder(
 
 @pytest.mark.ray
 @pytest.mark.slow
-def test_a_cluster_is_found_by_its_address(texas: Path, tmp_path: Path, ray_cluster: Any) -> None:
+def test_a_cluster_is_found_by_its_address(texas, tmp_path, ray_cluster):
     """A command of its own process, which has nothing to do with the cluster but its address."""
     train = ("train", "texas", "--model", "mlp", "--set", "epochs=5", "--device", "cpu")
     done = subprocess.run(
@@ -214,7 +198,7 @@ def test_a_cluster_is_found_by_its_address(texas: Path, tmp_path: Path, ray_clus
     assert list(tmp_path.glob("runs/texas-mlp-*/metrics.json"))
 
 
-def marked(mark: str) -> list[str]:
+def marked(mark):
     """The processes that have a mark in their environment."""
     found = []
     for path in Path("/proc").glob("[0-9]*/environ"):
@@ -229,7 +213,7 @@ def marked(mark: str) -> list[str]:
 @pytest.mark.ray
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
-def test_no_process_is_left_behind(texas: Path, tmp_path: Path, number: int) -> None:
+def test_no_process_is_left_behind(texas, tmp_path, number):
     """A command that starts Ray itself is stopped, as by Ctrl-C in a terminal, or killed."""
     pytest.importorskip("ray")
     mark = f"HPGMN_MARK_{uuid.uuid4().hex}"

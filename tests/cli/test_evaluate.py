@@ -24,14 +24,14 @@ Tiny = Callable[..., list[str]]
 RUN = ("--splits", "0", "--device", "cpu", "--out", "run")
 
 
-def read_table(path: Path) -> list[dict[str, Any]]:
+def read_table(path):
     if path.suffix == ".parquet":
         return list(pq.read_table(path).to_pylist())
     with path.open(newline="", encoding="utf-8") as file:
         return list(csv.DictReader(file))
 
 
-def changed(graph: Graph, **values: Any) -> Graph:
+def changed(graph, **values):
     assert graph.splits is not None
     given = {"x": graph.x, "edge_index": graph.edge_index, "y": graph.y, "name": graph.name}
     given |= {f"{part}_mask": getattr(graph.splits, part) for part in ("train", "val", "test")}
@@ -41,7 +41,7 @@ def changed(graph: Graph, **values: Any) -> Graph:
 # evaluate
 
 
-def test_evaluate_repeats_the_scores_of_the_run(hpgmn: Command, trained: Path) -> None:
+def test_evaluate_repeats_the_scores_of_the_run(hpgmn, trained):
     answer = hpgmn("evaluate", trained, "--json")
     assert answer.code == 0, answer.err
     found = json.loads(answer.out)
@@ -53,12 +53,10 @@ def test_evaluate_repeats_the_scores_of_the_run(hpgmn: Command, trained: Path) -
     assert found["nodes"] == "test nodes"
 
 
-def test_evaluate_has_every_metric_that_applies(
-    hpgmn: Command, trained: Path, small_graph: Graph
-) -> None:
+def test_evaluate_has_every_metric_that_applies(hpgmn, trained, small_graph):
     found = json.loads(hpgmn("evaluate", trained, "--json").out)["metrics"]
     assert list(found) == [
-        *("accuracy", "balanced_accuracy", "macro_f1", "roc_auc", "average_precision"),
+        *("accuracy", "balanced_accuracy", "macro_f1", "roc_auc", "average_precision")
     ]
     table = pq.read_table(trained / "predictions.parquet").to_pylist()
     values = []
@@ -75,9 +73,7 @@ def test_evaluate_has_every_metric_that_applies(
     assert found["macro_f1"]["std"] == pytest.approx(np.std(values, ddof=1), abs=1e-6)
 
 
-def test_evaluate_begins_with_the_metric_of_the_run(
-    hpgmn: Command, tiny: Tiny, small_graph: Graph
-) -> None:
+def test_evaluate_begins_with_the_metric_of_the_run(hpgmn, tiny, small_graph):
     write_graph(changed(small_graph, y=small_graph.y % 2), "two.npz")
     options = ["--metric", "precision@2", "--splits", "0", "--out", "run"]
     assert hpgmn("train", "two.npz", *tiny(), *options).code == 0
@@ -87,9 +83,7 @@ def test_evaluate_begins_with_the_metric_of_the_run(
     assert len(found["metrics"]) == 6
 
 
-def test_evaluate_and_the_report_have_the_same_numbers_by_class(
-    hpgmn: Command, trained: Path
-) -> None:
+def test_evaluate_and_the_report_have_the_same_numbers_by_class(hpgmn, trained):
     classes = json.loads(hpgmn("evaluate", trained, "--json").out)["classes"]
     report = class_scores(read_report_data(trained).confusion)
     for key in ("precision", "recall", "f1", "support"):
@@ -98,7 +92,7 @@ def test_evaluate_and_the_report_have_the_same_numbers_by_class(
     assert [row["support"] for row in classes] == [8, 8, 8]  # 2 nodes in each of 4 runs
 
 
-def test_evaluate_pools_the_nodes_of_all_runs(hpgmn: Command, trained: Path) -> None:
+def test_evaluate_pools_the_nodes_of_all_runs(hpgmn, trained):
     rows = pq.read_table(trained / "predictions.parquet").to_pylist()
     tested = [(row["label"], row["prediction"]) for row in rows if row["role"] == "test"]
     for row in json.loads(hpgmn("evaluate", trained, "--json").out)["classes"]:
@@ -109,7 +103,7 @@ def test_evaluate_pools_the_nodes_of_all_runs(hpgmn: Command, trained: Path) -> 
         assert row["precision"] == (hits / claimed if claimed else None)
 
 
-def test_evaluate_prints_a_table(hpgmn: Command, trained: Path) -> None:
+def test_evaluate_prints_a_table(hpgmn, trained):
     found = json.loads(hpgmn("evaluate", trained, "--json").out)
     answer = hpgmn("evaluate", trained)
     assert answer.code == 0
@@ -127,9 +121,7 @@ def test_evaluate_prints_a_table(hpgmn: Command, trained: Path) -> None:
         assert cells == [row["class"], *shown, str(row["support"])]
 
 
-def test_evaluate_scores_all_labelled_nodes_of_another_graph(
-    hpgmn: Command, tiny: Tiny, graph_file: Path, small_graph: Graph
-) -> None:
+def test_evaluate_scores_all_labelled_nodes_of_another_graph(hpgmn, tiny, graph_file, small_graph):
     options = [*tiny(statistics="attributes,class_counts"), "--splits", "0", "--out", "run"]
     assert hpgmn("train", graph_file, *options).code == 0
     y = small_graph.y.copy()
@@ -145,9 +137,7 @@ def test_evaluate_scores_all_labelled_nodes_of_another_graph(
     assert [row["support"] for row in found["classes"]] == [5, 6, 6]
 
 
-def test_evaluate_refuses_splits_that_changed(
-    hpgmn: Command, tiny: Tiny, graph_file: Path, small_graph: Graph
-) -> None:
+def test_evaluate_refuses_splits_that_changed(hpgmn, tiny, graph_file, small_graph):
     assert hpgmn("train", graph_file, *tiny(), "--splits", "0", "--out", "run").code == 0
     splits = small_graph.splits
     assert splits is not None
@@ -159,9 +149,7 @@ def test_evaluate_refuses_splits_that_changed(
 
 
 @pytest.mark.parametrize("command", [["evaluate"], ["predict", "--out", "p.csv"]], ids=str)
-def test_a_changed_graph_is_used_only_when_named(
-    hpgmn: Command, tiny: Tiny, graph_file: Path, small_graph: Graph, command: list[str]
-) -> None:
+def test_a_changed_graph_is_used_only_when_named(hpgmn, tiny, graph_file, small_graph, command):
     options = [*tiny(statistics="attributes"), "--out", "run"]
     assert hpgmn("train", graph_file, *options).code == 0
     write_graph(changed(small_graph, x=small_graph.x + 1), graph_file)
@@ -175,9 +163,7 @@ def test_a_changed_graph_is_used_only_when_named(
     assert "name the graph" in answer.err
 
 
-def test_evaluate_keeps_to_the_protocol_of_the_run(
-    hpgmn: Command, tiny: Tiny, tmp_path: Path, small_graph: Graph, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_evaluate_keeps_to_the_protocol_of_the_run(hpgmn, tiny, tmp_path, small_graph, monkeypatch):
     """The named graph's own splits are not the protocol's: they would test on train nodes."""
     splits = small_graph.splits
     assert splits is not None
@@ -192,7 +178,7 @@ def test_evaluate_keeps_to_the_protocol_of_the_run(
         assert json.loads(hpgmn("evaluate", "run", *named, "--json").out)["score"] == scores
 
 
-def fraud_graph(small_graph: Graph, **values: Any) -> Graph:
+def fraud_graph(small_graph, **values):
     """Two classes, of which the first by name is the rarer one."""
     y = np.where(small_graph.y == 2, 0, 1)
     return changed(small_graph, **({"y": y, "class_names": ["fraud", "honest"]} | values))
@@ -202,8 +188,8 @@ def fraud_graph(small_graph: Graph, **values: Any) -> Graph:
     ("options", "sought"), [([], "fraud"), (["--positive", "honest"], "honest")]
 )
 def test_the_rarer_class_is_looked_for_unless_another_is_named(
-    hpgmn: Command, tiny: Tiny, small_graph: Graph, options: list[str], sought: str
-) -> None:
+    hpgmn, tiny, small_graph, options, sought
+):
     write_graph(fraud_graph(small_graph), "two.npz")
     told = hpgmn("train", "two.npz", *tiny(), *options, "--metric", "average_precision", *RUN)
     assert told.code == 0, told.err
@@ -232,9 +218,7 @@ def test_the_rarer_class_is_looked_for_unless_another_is_named(
     assert f"--positive {sought}" in page
 
 
-def test_evaluate_of_a_run_by_accuracy_looks_for_the_rarer_class(
-    hpgmn: Command, tiny: Tiny, small_graph: Graph
-) -> None:
+def test_evaluate_of_a_run_by_accuracy_looks_for_the_rarer_class(hpgmn, tiny, small_graph):
     write_graph(fraud_graph(small_graph), "two.npz")
     assert hpgmn("train", "two.npz", *tiny(), *RUN).code == 0
     assert "positive" not in Path("run/config.yaml").read_text()
@@ -248,9 +232,7 @@ def test_evaluate_of_a_run_by_accuracy_looks_for_the_rarer_class(
     assert "average_precision of 'fraud'" in hpgmn("evaluate", "run").out
 
 
-def test_evaluate_leaves_out_nodes_that_the_run_has_used(
-    hpgmn: Command, tiny: Tiny, small_graph: Graph
-) -> None:
+def test_evaluate_leaves_out_nodes_that_the_run_has_used(hpgmn, tiny, small_graph):
     ids = np.array([f"node {number}" for number in range(18)])
     write_graph(changed(small_graph, node_ids=ids), "one.npz")
     assert hpgmn("train", "one.npz", *tiny(statistics="attributes"), *RUN).code == 0
@@ -279,9 +261,7 @@ def test_evaluate_leaves_out_nodes_that_the_run_has_used(
     assert told in hpgmn("evaluate", "run", "other.npz").out
 
 
-def test_evaluate_says_when_the_run_has_used_every_node(
-    hpgmn: Command, tiny: Tiny, small_graph: Graph
-) -> None:
+def test_evaluate_says_when_the_run_has_used_every_node(hpgmn, tiny, small_graph):
     ids = np.array([f"node {number}" for number in range(18)])
     write_graph(changed(small_graph, node_ids=ids), "one.npz")
     assert hpgmn("train", "one.npz", *tiny(statistics="attributes"), *RUN).code == 0
@@ -305,6 +285,6 @@ def test_evaluate_says_when_the_run_has_used_every_node(
     assert "on every labelled node of 'other'" in answer.err
 
 
-def test_evaluate_says_that_nodes_are_summed_over_runs(hpgmn: Command, trained: Path) -> None:
+def test_evaluate_says_that_nodes_are_summed_over_runs(hpgmn, trained):
     words = " ".join(hpgmn("evaluate", trained).out.replace("┃", " ").split())
     assert "nodes, summed over 4 runs" in words

@@ -18,15 +18,13 @@ from hpgmn.training.saved import SavedModel
 Command = Callable[..., Any]
 
 
-def of_split(run: Path, split: int) -> SavedModel:
+def of_split(run, split):
     saved = SavedModel.read(run / "model.safetensors")
     return saved.choose([r for r, one in enumerate(saved.replicas) if one.split == split])
 
 
 @pytest.mark.parametrize(("option", "split"), [([], 1), (["--split", "0"], 0)])
-def test_a_node_is_explained_by_the_seeds_of_one_split(
-    hpgmn: Command, trained: Path, small_graph: Graph, option: list[str], split: int
-) -> None:
+def test_a_node_is_explained_by_the_seeds_of_one_split(hpgmn, trained, small_graph, option, split):
     saved = of_split(trained, split)
     assert len(saved.replicas) == 2
     expected = explain_node(saved, small_graph, 4)
@@ -37,9 +35,7 @@ def test_a_node_is_explained_by_the_seeds_of_one_split(
     assert json.loads(as_json.out) == json.loads(json.dumps(expected.as_dict()))
 
 
-def test_the_whole_model_is_explained_without_a_node(
-    hpgmn: Command, trained: Path, small_graph: Graph
-) -> None:
+def test_the_whole_model_is_explained_without_a_node(hpgmn, trained, small_graph):
     expected = explain_model(of_split(trained, 1), small_graph)
     answer = hpgmn("explain", trained)
     assert answer.code == 0, answer.err
@@ -48,9 +44,7 @@ def test_the_whole_model_is_explained_without_a_node(
     assert content["label_next"][0]["node"] == expected.label_next[0].node
 
 
-def test_a_node_of_another_graph(
-    hpgmn: Command, tiny: Callable[..., list[str]], small_graph: Graph, graph_file: Path
-) -> None:
+def test_a_node_of_another_graph(hpgmn, tiny, small_graph, graph_file):
     settings = tiny(statistics="attributes,class_counts")
     trained = hpgmn("train", graph_file, *settings, "--splits", "0", "--out", "run")
     assert trained.code == 0, trained.err
@@ -76,9 +70,7 @@ def test_a_node_of_another_graph(
         (["--node", "4", "--split", "7"], "The run has no split 7. Choose from: 1, 0."),
     ],
 )
-def test_mistakes_are_one_sentence(
-    hpgmn: Command, trained: Path, options: list[str], message: str
-) -> None:
+def test_mistakes_are_one_sentence(hpgmn, trained, options, message):
     answer = hpgmn("explain", trained, *options)
     assert answer.code == 2
     assert answer.out == ""
@@ -86,13 +78,13 @@ def test_mistakes_are_one_sentence(
     assert message in answer.err
 
 
-def test_a_folder_that_is_no_run(hpgmn: Command, tmp_path: Path) -> None:
+def test_a_folder_that_is_no_run(hpgmn, tmp_path):
     answer = hpgmn("explain", tmp_path, "--node", "4")
     assert answer.code == 2
     assert "is not a finished run folder" in answer.err
 
 
-def test_probabilities_are_those_of_predict(hpgmn: Command, trained: Path) -> None:
+def test_probabilities_are_those_of_predict(hpgmn, trained):
     hpgmn("predict", trained, "--out", "p.csv")
     lines = Path("p.csv").read_text(encoding="utf-8").splitlines()
     row = [float(word) for word in lines[5].replace('"', "").split(",")[3:]]

@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from .conftest import Command
+    pass
 
 
-def test_bench_is_forwarded(hpgmn: Command) -> None:
+def test_bench_is_forwarded(hpgmn):
     answer = hpgmn("bench")
     assert answer.code == 0
     assert "growth" in answer.out
 
 
-def test_options_are_left_to_the_laboratory(hpgmn: Command) -> None:
+def test_options_are_left_to_the_laboratory(hpgmn):
     answer = hpgmn("bench", "growth", "--help")
     assert answer.code == 0
     assert "--nodes" in answer.out
@@ -26,19 +26,17 @@ def test_options_are_left_to_the_laboratory(hpgmn: Command) -> None:
     assert "--quick" in answer.out
 
 
-def test_a_usage_error_exits_with_code_2(hpgmn: Command) -> None:
+def test_a_usage_error_exits_with_code_2(hpgmn):
     answer = hpgmn("bench", "growth", "--nods", "3")
     assert answer.code == 2
     assert "--nods" in answer.err
 
 
 @pytest.mark.parametrize("command", ["bench", "reproduce"])
-def test_without_the_laboratory_the_install_line_is_printed(
-    hpgmn: Command, monkeypatch: pytest.MonkeyPatch, command: str
-) -> None:
+def test_without_the_laboratory_the_install_line_is_printed(hpgmn, monkeypatch, command):
     class Hidden:
         @staticmethod
-        def find_spec(name: str, *_: object) -> None:
+        def find_spec(name, *_):
             if name == "hpgmn_lab":
                 raise ModuleNotFoundError(name=name)
 

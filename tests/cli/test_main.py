@@ -22,7 +22,7 @@ Command = Callable[..., Any]
 Tiny = Callable[..., list[str]]
 
 
-def python(*arguments: str) -> subprocess.CompletedProcess[str]:
+def python(*arguments):
     return subprocess.run(
         [sys.executable, *arguments],
         env=os.environ | {"PYTHONPATH": str(SOURCE)},
@@ -32,9 +32,7 @@ def python(*arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_train_evaluate_predict_and_statistics_follow_each_other(
-    hpgmn: Command, tiny: Tiny, graph_file: Path
-) -> None:
+def test_train_evaluate_predict_and_statistics_follow_each_other(hpgmn, tiny, graph_file):
     assert hpgmn("train", graph_file, *tiny(), "--seeds", "2", "--out", "run").code == 0
     metrics = json.loads(Path("run/metrics.json").read_text())
     found = json.loads(hpgmn("evaluate", "run", "--json").out)
@@ -49,13 +47,13 @@ def test_train_evaluate_predict_and_statistics_follow_each_other(
 # Exit codes.
 
 
-def test_done_is_0(hpgmn: Command) -> None:
+def test_done_is_0(hpgmn):
     assert hpgmn("models").code == 0
     assert hpgmn("--version").out == f"hpgmn {package.__version__}\n"
 
 
-def test_an_interrupt_is_130(hpgmn: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(*_: object) -> None:
+def test_an_interrupt_is_130(hpgmn, monkeypatch):
+    def interrupted(*_):
         raise KeyboardInterrupt
 
     monkeypatch.setattr("hpgmn.graph.datasets.load", interrupted)
@@ -64,8 +62,8 @@ def test_an_interrupt_is_130(hpgmn: Command, monkeypatch: pytest.MonkeyPatch) ->
     assert answer.err == "Interrupted.\n"
 
 
-def test_a_bug_of_ours_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(*_: object) -> None:
+def test_a_bug_of_ours_is_not_hidden(monkeypatch):
+    def broken(*_):
         raise RuntimeError("our bug")
 
     monkeypatch.setattr("hpgmn.graph.datasets.load", broken)
@@ -79,13 +77,13 @@ def test_a_bug_of_ours_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
     [(["--version"], 0), (["train", "zzz"], 2), (["settings", "--nonsense"], 2)],
     ids=str,
 )
-def test_the_exit_code_reaches_the_shell(arguments: list[str], code: int) -> None:
+def test_the_exit_code_reaches_the_shell(arguments, code):
     done = python("-m", "hpgmn", *arguments)
     assert done.returncode == code
     assert "Traceback" not in done.stderr
 
 
-def test_a_bug_of_ours_exits_with_1() -> None:
+def test_a_bug_of_ours_exits_with_1():
     code = "import hpgmn.cli as c; c.make_app = lambda names: 1 / 0; exit(c.main(['models']))"
     done = python("-c", code)
     assert done.returncode == 1
@@ -96,7 +94,7 @@ def test_a_bug_of_ours_exits_with_1() -> None:
 
 
 @pytest.mark.parametrize("arguments", [[], ["--help"]], ids=str)
-def test_help_names_every_command(hpgmn: Command, arguments: list[str]) -> None:
+def test_help_names_every_command(hpgmn, arguments):
     answer = hpgmn(*arguments)
     assert answer.code == 0
     assert answer.out.startswith("Usage: hpgmn [OPTIONS] COMMAND")
@@ -109,13 +107,13 @@ def test_help_names_every_command(hpgmn: Command, arguments: list[str]) -> None:
     "command",
     ["demo", "train", "predict", "evaluate", "statistics", "convert", "datasets", "models"],
 )
-def test_every_command_has_help(hpgmn: Command, command: str) -> None:
+def test_every_command_has_help(hpgmn, command):
     answer = hpgmn(command, "--help")
     assert answer.code == 0
     assert answer.out.startswith(f"Usage: hpgmn {command}")
 
 
-def test_help_answers_at_once_and_without_torch() -> None:
+def test_help_answers_at_once_and_without_torch():
     code = (
         "import sys; from hpgmn.cli import main; code = main(['train', '--help'])\n"
         "slow = {'torch', 'scipy', 'pyarrow', 'matplotlib', 'numpy'} & set(sys.modules)\n"

@@ -11,7 +11,7 @@ from hpgmn.models import MODELS
 Command = Callable[..., Any]
 
 
-def test_models_as_json_have_their_citation(hpgmn: Command) -> None:
+def test_models_as_json_have_their_citation(hpgmn):
     rows = json.loads(hpgmn("models", "--json").out)
     assert [row["name"] for row in rows] == list(MODELS)
     for row in rows:
@@ -19,7 +19,7 @@ def test_models_as_json_have_their_citation(hpgmn: Command) -> None:
         assert row["summary"] == MODELS[row["name"]].summary
 
 
-def test_models_as_a_table(hpgmn: Command) -> None:
+def test_models_as_a_table(hpgmn):
     text = " ".join(hpgmn("models").out.replace("│", " ").split())
     for name in MODELS:
         assert name in text

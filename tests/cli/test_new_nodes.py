@@ -7,7 +7,7 @@ import os
 import resource
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ Row = dict[str, Any]
 OLD, NEW = 40, 5
 
 
-def people(first: int, last: int) -> list[Row]:
+def people(first, last):
     """Persons, traders and brokers in turn, with an age and a region."""
     return [
         {
@@ -36,7 +36,7 @@ def people(first: int, last: int) -> list[Row]:
     ]
 
 
-def payments(count: int) -> list[Row]:
+def payments(count):
     return [
         {"source": f"p{number}", "target": f"p{(7 * number + step) % count}"}
         for number in range(count)
@@ -44,11 +44,11 @@ def payments(count: int) -> list[Row]:
     ]
 
 
-def is_new(edge: Row) -> bool:
+def is_new(edge):
     return any(int(end[1:]) >= OLD for end in edge.values())
 
 
-def write(folder: Path, nodes: Sequence[Row], edges: Sequence[Row]) -> Path:
+def write(folder, nodes, edges):
     folder.mkdir(exist_ok=True)
     for name, rows in (("nodes", nodes), ("edges", edges)):
         with (folder / f"{name}.csv").open("w", newline="", encoding="utf-8") as file:
@@ -58,7 +58,7 @@ def write(folder: Path, nodes: Sequence[Row], edges: Sequence[Row]) -> Path:
     return folder
 
 
-def renamed(rows: Sequence[Row], **names: str) -> list[Row]:
+def renamed(rows, **names):
     return [{names.get(key, key): value for key, value in row.items()} for row in rows]
 
 
@@ -67,27 +67,27 @@ TOMORROW = [edge for edge in payments(OLD + NEW) if is_new(edge)]
 
 
 @pytest.fixture
-def today(tmp_path: Path) -> Path:
+def today(tmp_path):
     return write(tmp_path / "today", people(0, OLD), TODAY)
 
 
 @pytest.fixture
-def only_new(tmp_path: Path) -> Path:
+def only_new(tmp_path):
     """The new persons and their payments, without labels."""
     nodes = [{key: row[key] for key in ("id", "age", "region")} for row in people(OLD, OLD + NEW)]
     return write(tmp_path / "new", nodes, TOMORROW)
 
 
 @pytest.fixture
-def everyone(tmp_path: Path) -> Path:
+def everyone(tmp_path):
     """Old and new persons, the new ones first."""
     nodes = [*people(OLD, OLD + NEW), *people(0, OLD)]
     return write(tmp_path / "everyone", nodes, [*TODAY, *TOMORROW])
 
 
 @pytest.fixture
-def train(hpgmn: Command, tiny: Tiny) -> Callable[..., Answer]:
-    def run(folder: Path, *options: object, **changes: Any) -> Answer:
+def train(hpgmn, tiny):
+    def run(folder, *options, **changes):
         changes = {"statistics": "attributes,class_counts,class_means,diffusion"} | changes
         answer = hpgmn(
             *("train", folder, *tiny(**changes), "--device", "cpu", "--splits", "0"),
@@ -99,12 +99,12 @@ def train(hpgmn: Command, tiny: Tiny) -> Callable[..., Answer]:
     return run
 
 
-def predicted(path: str) -> dict[str, Row]:
+def predicted(path):
     with Path(path).open(newline="", encoding="utf-8") as file:
         return {row["node_id"]: row for row in csv.DictReader(file)}
 
 
-def assert_same(found: dict[str, Row], expected: dict[str, Row]) -> None:
+def assert_same(found, expected):
     assert set(found) == set(expected)
     for name, row in found.items():
         assert row["prediction"] == expected[name]["prediction"]
@@ -114,8 +114,8 @@ def assert_same(found: dict[str, Row], expected: dict[str, Row]) -> None:
 
 
 def test_what_is_new_is_added_and_predicted_as_in_the_whole_graph(
-    train: Callable[..., Answer], hpgmn: Command, today: Path, only_new: Path, everyone: Path
-) -> None:
+    train, hpgmn, today, only_new, everyone
+):
     train(today)
     answer = hpgmn("predict", "run", only_new, "--add", "--out", "new.csv")
     assert answer.code == 0, answer.err
@@ -136,8 +136,8 @@ def test_what_is_new_is_added_and_predicted_as_in_the_whole_graph(
 
 
 def test_columns_are_called_as_in_the_training_unless_the_user_says_otherwise(
-    train: Callable[..., Answer], hpgmn: Command, tmp_path: Path, today: Path, only_new: Path
-) -> None:
+    train, hpgmn, tmp_path, today, only_new
+):
     names = {"id": "who", "source": "payer", "target": "paid"}
     options = [word for role, name in names.items() for word in (f"--{role}", name)]
     nodes, edges = people(OLD, OLD + NEW), TOMORROW
@@ -154,9 +154,7 @@ def test_columns_are_called_as_in_the_training_unless_the_user_says_otherwise(
     assert_same(predicted("two.csv"), predicted("one.csv"))
 
 
-def test_a_graph_file_can_be_added_to(
-    train: Callable[..., Answer], hpgmn: Command, tmp_path: Path, today: Path, only_new: Path
-) -> None:
+def test_a_graph_file_can_be_added_to(train, hpgmn, tmp_path, today, only_new):
     """Its attributes are numbers as they are, and have names."""
     for folder in (today, only_new):
         with (folder / "nodes.csv").open(newline="", encoding="utf-8") as file:
@@ -171,16 +169,14 @@ def test_a_graph_file_can_be_added_to(
     assert len(predicted("new.csv")) == NEW
 
 
-def last_line(answer: Answer) -> str:
+def last_line(answer):
     assert answer.code == 2
     line = str(answer.err.splitlines()[-1])
     assert line.startswith("Error: ")
     return line
 
 
-def test_mistakes_about_new_nodes_name_what_to_do(
-    train: Callable[..., Answer], hpgmn: Command, tmp_path: Path, today: Path, only_new: Path
-) -> None:
+def test_mistakes_about_new_nodes_name_what_to_do(train, hpgmn, tmp_path, today, only_new):
     train(today)
     predict = ["predict", "run"]
     out = ["--out", "p.csv"]
@@ -208,8 +204,8 @@ def test_mistakes_about_new_nodes_name_what_to_do(
 
 
 def test_a_graph_without_names_cannot_tell_what_is_new(
-    hpgmn: Command, trained: Path, graph_file: Path, everyone: Path, small_graph: Any
-) -> None:
+    hpgmn, trained, graph_file, everyone, small_graph
+):
     from hpgmn.graph import Graph
     from hpgmn.graph.files import write_graph
 
@@ -234,13 +230,8 @@ def test_a_graph_without_names_cannot_tell_what_is_new(
     ],
 )
 def test_strangers_are_refused_by_models_tied_to_their_nodes_alone(
-    train: Callable[..., Answer],
-    hpgmn: Command,
-    tmp_path: Path,
-    today: Path,
-    changes: dict[str, str],
-    told: str | None,
-) -> None:
+    train, hpgmn, tmp_path, today, changes, told
+):
     train(today, **changes)
     nodes = [row | {"id": f"stranger {row['id']}"} for row in people(0, OLD)]
     edges = [{end: f"stranger {name}" for end, name in edge.items()} for edge in TODAY]
@@ -253,7 +244,7 @@ def test_strangers_are_refused_by_models_tied_to_their_nodes_alone(
 
 
 @pytest.mark.slow
-def test_a_thousand_new_nodes_take_seconds(tmp_path: Path) -> None:
+def test_a_thousand_new_nodes_take_seconds(tmp_path):
     """On 40,000 nodes with 400,000 edges, in a fresh process; 2.5 times as many take under 10."""
     random = np.random.default_rng(0)
     old, new, edges, width = 40_000, 1_000, 410_000, 64
@@ -277,7 +268,7 @@ def test_a_thousand_new_nodes_take_seconds(tmp_path: Path) -> None:
         table = pa.table({"source": source, "target": target})
         pq.write_table(table, tmp_path / folder / "edges.parquet")
 
-    def run(*arguments: str) -> float:
+    def run(*arguments):
         """The seconds of a processor that a command takes: others on the machine do not count."""
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
         subprocess.run(

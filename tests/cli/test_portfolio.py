@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -45,18 +45,18 @@ RUN = ("--device", "cpu", "--out", "run")
 
 
 @pytest.fixture(autouse=True)
-def short(monkeypatch: pytest.MonkeyPatch) -> None:
+def short(monkeypatch):
     """A portfolio of four, one of which cannot be trained."""
     monkeypatch.setattr(portfolio, "portfolio_members", lambda is_large=False: MEMBERS)
 
 
 @pytest.fixture
-def choices(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def choices(monkeypatch):
     """The names of what was chosen, one for each time that members were trained."""
     made: list[str] = []
     before = portfolio.choose
 
-    def counted(*arguments: Any, **options: Any) -> portfolio.Choice:
+    def counted(*arguments, **options):
         choice = before(*arguments, **options)
         made.append(choice.name)
         return choice
@@ -65,7 +65,7 @@ def choices(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return made
 
 
-def read(path: str) -> dict[str, Any]:
+def read(path):
     load = json.loads if path.endswith(".json") else yaml.safe_load
     content: dict[str, Any] = load(Path(path).read_text(encoding="utf-8"))
     return content
@@ -89,12 +89,12 @@ def read(path: str) -> dict[str, Any]:
     ],
 )
 def test_settings_are_chosen_where_nothing_is_known_and_nothing_was_said(
-    source: str, asked: bool | None, said: dict[str, Any], expected: bool
-) -> None:
+    source, asked, said, expected
+):
     assert uses_portfolio(source, asked, said, None) is expected
 
 
-def test_a_portfolio_and_a_named_model_exclude_each_other(hpgmn: Command, graph_file: Path) -> None:
+def test_a_portfolio_and_a_named_model_exclude_each_other(hpgmn, graph_file):
     with pytest.raises(SettingError, match="Leave out model and config"):
         uses_portfolio("x", True, {"model": "mlp", "config": "paper"}, None)
     answer = hpgmn("train", graph_file, "--portfolio", "--model", "mlp", *RUN)
@@ -104,7 +104,7 @@ def test_a_portfolio_and_a_named_model_exclude_each_other(hpgmn: Command, graph_
 
 
 @pytest.mark.slow
-def test_named_settings_switch_the_portfolio_off(hpgmn: Command, graph_file: Path) -> None:
+def test_named_settings_switch_the_portfolio_off(hpgmn, graph_file):
     assert not uses_portfolio("my-folder", None, {}, {"lr": 1})
     assert uses_portfolio("my-folder", True, {}, {"lr": 1})
     line = "The portfolio is not tried"
@@ -117,7 +117,7 @@ def test_named_settings_switch_the_portfolio_off(hpgmn: Command, graph_file: Pat
         assert (line in answer.err) == told
 
 
-def test_the_portfolio_is_tried_with_named_settings(hpgmn: Command, graph_file: Path) -> None:
+def test_the_portfolio_is_tried_with_named_settings(hpgmn, graph_file):
     options = ("--portfolio", "--set", "class_weights=balanced", "--set", "estimator_dropout=0.5")
     answer = hpgmn("train", graph_file, *options, *RUN)
     assert answer.code == 0, answer.err
@@ -137,7 +137,7 @@ def test_the_portfolio_is_tried_with_named_settings(hpgmn: Command, graph_file: 
 # What is told and written.
 
 
-def test_a_run_says_and_keeps_what_was_chosen(hpgmn: Command, graph_file: Path) -> None:
+def test_a_run_says_and_keeps_what_was_chosen(hpgmn, graph_file):
     answer = hpgmn("train", graph_file, *RUN)
     assert answer.code == 0
     metrics, config = read("run/metrics.json"), read("run/config.yaml")
@@ -171,16 +171,14 @@ def test_a_run_says_and_keeps_what_was_chosen(hpgmn: Command, graph_file: Path) 
     assert "other way" in page
 
 
-def test_progress_names_the_members_in_training(
-    hpgmn: Command, graph_file: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_progress_names_the_members_in_training(hpgmn, graph_file, monkeypatch):
     monkeypatch.setattr("hpgmn.cli.console.PLAIN_SECONDS", 0.0)
     answer = hpgmn("train", graph_file, *RUN)
     line = "'one way' and 'other way': batch 1/1 main epoch 1/6"
     assert line in " ".join(answer.err.split())
 
 
-def test_asked_splits_metric_and_seeds_are_kept(hpgmn: Command, graph_file: Path) -> None:
+def test_asked_splits_metric_and_seeds_are_kept(hpgmn, graph_file):
     words = ("--splits", "1", "--seeds", "2", "--metric", "macro_f1")
     assert hpgmn("train", graph_file, *words, *RUN).code == 0
     metrics = read("run/metrics.json")
@@ -190,9 +188,7 @@ def test_asked_splits_metric_and_seeds_are_kept(hpgmn: Command, graph_file: Path
     assert metrics["seeds"] == 2
 
 
-def test_a_large_graph_is_announced(
-    hpgmn: Command, graph_file: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_large_graph_is_announced(hpgmn, graph_file, monkeypatch):
     monkeypatch.setattr(portfolio, "LARGE_NODES", 5)
     monkeypatch.setattr(
         portfolio, "portfolio_members", lambda is_large=False: MEMBERS[:1] if is_large else MEMBERS
@@ -203,10 +199,8 @@ def test_a_large_graph_is_announced(
     assert "more than 5 nodes" in read("run/metrics.json")["portfolio"]["note"]
 
 
-def test_the_default_can_be_trained(
-    hpgmn: Command, graph_file: Path, choices: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def stop(job: Any, *_: Any, **__: Any) -> None:  # training the default takes long
+def test_the_default_can_be_trained(hpgmn, graph_file, choices, monkeypatch):
+    def stop(job, *_, **__):  # training the default takes long
         raise SettingError(f"{job.spec.model} {job.spec.settings['neighbors']} {job.choice}")
 
     monkeypatch.setattr("hpgmn.runs.train.Job.run", stop)
@@ -216,16 +210,14 @@ def test_the_default_can_be_trained(
     assert choices == []
 
 
-def test_without_an_out_the_folder_is_named_after_the_chosen_model(
-    hpgmn: Command, graph_file: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_an_out_the_folder_is_named_after_the_chosen_model(hpgmn, graph_file, monkeypatch):
     monkeypatch.setattr(portfolio, "portfolio_members", lambda is_large=False: MEMBERS[3:])
     assert hpgmn("train", graph_file, "--device", "cpu").code == 0
     [folder] = Path("runs").iterdir()
     assert folder.name.startswith("small-hpgmn-gcn-")
 
 
-def test_the_log_has_what_was_tried(hpgmn: Command, graph_file: Path) -> None:
+def test_the_log_has_what_was_tried(hpgmn, graph_file):
     assert hpgmn("train", graph_file, *RUN).code == 0
     log = Path("run/log.txt").read_text(encoding="utf-8")
     kept = read("run/portfolio.json")
@@ -241,9 +233,7 @@ def test_the_log_has_what_was_tried(hpgmn: Command, graph_file: Path) -> None:
 # Refused before anything is trained.
 
 
-def test_an_existing_folder_is_refused_before_the_choice(
-    hpgmn: Command, graph_file: Path, choices: list[str]
-) -> None:
+def test_an_existing_folder_is_refused_before_the_choice(hpgmn, graph_file, choices):
     Path("run").mkdir()
     Path("run/mine.txt").write_text("mine")
     for option, words in (([], "exists"), (["--overwrite"], "is not a run folder")):
@@ -254,9 +244,7 @@ def test_an_existing_folder_is_refused_before_the_choice(
     assert [path.name for path in Path("run").iterdir()] == ["mine.txt"]
 
 
-def test_bad_options_are_refused_before_the_choice(
-    hpgmn: Command, graph_file: Path, choices: list[str]
-) -> None:
+def test_bad_options_are_refused_before_the_choice(hpgmn, graph_file, choices):
     assert hpgmn("train", graph_file, "--splits", "9", *RUN).code == 2
     assert hpgmn("train", graph_file, "--metric", "precision@3", *RUN).code == 2
     assert choices == []
@@ -266,9 +254,9 @@ def test_bad_options_are_refused_before_the_choice(
 # Once.
 
 
-def interrupt(monkeypatch: pytest.MonkeyPatch, epochs: int) -> None:
+def interrupt(monkeypatch, epochs):
     @contextmanager
-    def stop_on_signal() -> Iterator[Callable[[], bool]]:
+    def stop_on_signal():
         left = iter(range(epochs))
         yield lambda: next(left, None) is None
 
@@ -276,13 +264,7 @@ def interrupt(monkeypatch: pytest.MonkeyPatch, epochs: int) -> None:
 
 
 @pytest.mark.slow
-def test_a_resumed_run_does_not_choose_again(
-    hpgmn: Command,
-    graph_file: Path,
-    choices: list[str],
-    monkeypatch: pytest.MonkeyPatch,
-    stop_after: Callable[[int | None], None],
-) -> None:
+def test_a_resumed_run_does_not_choose_again(hpgmn, graph_file, choices, monkeypatch, stop_after):
     assert hpgmn("train", graph_file, "--device", "cpu", "--out", "whole").code == 0
     stop_after(3)
     assert hpgmn("train", graph_file, *RUN).code == 130
@@ -306,8 +288,8 @@ def test_a_resumed_run_does_not_choose_again(
 
 
 def test_a_choice_that_was_interrupted_leaves_nothing_and_begins_anew(
-    hpgmn: Command, graph_file: Path, choices: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+    hpgmn, graph_file, choices, monkeypatch
+):
     with monkeypatch.context() as patch:
         interrupt(patch, 3)
         answer = hpgmn("train", graph_file, *RUN)
@@ -320,9 +302,7 @@ def test_a_choice_that_was_interrupted_leaves_nothing_and_begins_anew(
     assert len(choices) == 1
 
 
-def test_a_crash_between_choice_and_config_chooses_anew(
-    hpgmn: Command, graph_file: Path, choices: list[str]
-) -> None:
+def test_a_crash_between_choice_and_config_chooses_anew(hpgmn, graph_file, choices):
     Path("run").mkdir()
     Path("run/portfolio.json").write_text("{}")
     assert hpgmn("train", graph_file, *RUN).code == 0
@@ -330,9 +310,7 @@ def test_a_crash_between_choice_and_config_chooses_anew(
     assert read("run/metrics.json")["portfolio"]["chosen"] == choices[0]
 
 
-def test_a_lone_choice_is_not_taken_for_that_of_another_run(
-    hpgmn: Command, graph_file: Path, tiny: Tiny
-) -> None:
+def test_a_lone_choice_is_not_taken_for_that_of_another_run(hpgmn, graph_file, tiny):
     Path("run").mkdir()
     Path("run/portfolio.json").write_text("{}")
     assert hpgmn("train", graph_file, *tiny(), *RUN).code == 0
@@ -341,7 +319,7 @@ def test_a_lone_choice_is_not_taken_for_that_of_another_run(
 
 
 @pytest.mark.slow
-def test_overwriting_forgets_the_choice(hpgmn: Command, graph_file: Path, tiny: Tiny) -> None:
+def test_overwriting_forgets_the_choice(hpgmn, graph_file, tiny):
     assert hpgmn("train", graph_file, *RUN).code == 0
     assert hpgmn("train", graph_file, *tiny(), *RUN, "--overwrite").code == 0
     assert "portfolio" not in read("run/metrics.json")
@@ -349,12 +327,8 @@ def test_overwriting_forgets_the_choice(hpgmn: Command, graph_file: Path, tiny: 
 
 
 def test_a_run_with_settings_of_its_own_is_not_resumed_by_a_choice(
-    hpgmn: Command,
-    graph_file: Path,
-    tiny: Tiny,
-    choices: list[str],
-    stop_after: Callable[[int | None], None],
-) -> None:
+    hpgmn, graph_file, tiny, choices, stop_after
+):
     stop_after(3)
     assert hpgmn("train", graph_file, *tiny(), *RUN).code == 130
     answer = hpgmn("train", graph_file, *RUN, "--resume")
@@ -364,9 +338,7 @@ def test_a_run_with_settings_of_its_own_is_not_resumed_by_a_choice(
 
 
 @pytest.mark.parametrize("content", ["{", "{}"])
-def test_a_damaged_choice_is_named(
-    hpgmn: Command, graph_file: Path, stop_after: Callable[[int | None], None], content: str
-) -> None:
+def test_a_damaged_choice_is_named(hpgmn, graph_file, stop_after, content):
     stop_after(3)
     assert hpgmn("train", graph_file, *RUN).code == 130
     Path("run/portfolio.json").write_text(content)

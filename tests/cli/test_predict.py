@@ -21,7 +21,7 @@ Tiny = Callable[..., list[str]]
 RUN = ("--splits", "0", "--device", "cpu", "--out", "run")
 
 
-def mean_over_seeds(run: Path, split: int) -> np.ndarray:
+def mean_over_seeds(run, split):
     """(N, C) the probabilities of a split, averaged over its seeds and then calibrated.
 
     Those in predictions.parquet are calibrated one by one, which is undone first.
@@ -41,19 +41,19 @@ def mean_over_seeds(run: Path, split: int) -> np.ndarray:
     return np.asarray(powers / powers.sum(axis=1, keepdims=True))
 
 
-def read_table(path: Path) -> list[dict[str, Any]]:
+def read_table(path):
     if path.suffix == ".parquet":
         return list(pq.read_table(path).to_pylist())
     with path.open(newline="", encoding="utf-8") as file:
         return list(csv.DictReader(file))
 
 
-def chances_of(path: Path) -> np.ndarray:
+def chances_of(path):
     rows = read_table(path)
     return np.array([[float(row[f"probability_{name}"]) for name in "012"] for row in rows])
 
 
-def changed(graph: Graph, **values: Any) -> Graph:
+def changed(graph, **values):
     assert graph.splits is not None
     given = {"x": graph.x, "edge_index": graph.edge_index, "y": graph.y, "name": graph.name}
     given |= {f"{part}_mask": getattr(graph.splits, part) for part in ("train", "val", "test")}
@@ -65,9 +65,7 @@ def changed(graph: Graph, **values: Any) -> Graph:
 
 @pytest.mark.parametrize("name", ["p.csv", "p.parquet"])
 @pytest.mark.parametrize(("option", "split"), [([], 1), (["--split", "0"], 0)])
-def test_predict_averages_over_the_seeds_of_one_split(
-    hpgmn: Command, trained: Path, name: str, option: list[str], split: int
-) -> None:
+def test_predict_averages_over_the_seeds_of_one_split(hpgmn, trained, name, option, split):
     answer = hpgmn("predict", trained, *option, "--out", name)
     assert answer.code == 0, answer.err
     assert answer.out == ""
@@ -82,22 +80,18 @@ def test_predict_averages_over_the_seeds_of_one_split(
     assert [str(row["node_id"]) for row in rows] == [str(node) for node in range(18)]
 
 
-def test_the_splits_differ_so_averaging_over_them_would_show(trained: Path) -> None:
+def test_the_splits_differ_so_averaging_over_them_would_show(trained):
     difference = np.abs(mean_over_seeds(trained, 0) - mean_over_seeds(trained, 1))
     assert difference.max() > 1e-3
 
 
-def test_predict_on_the_graph_by_name_gives_the_same(
-    hpgmn: Command, trained: Path, shelf: Path
-) -> None:
+def test_predict_on_the_graph_by_name_gives_the_same(hpgmn, trained, shelf):
     assert hpgmn("predict", trained, "--out", "one.csv").code == 0
     assert hpgmn("predict", trained, shelf / "small.npz", "--out", "other.csv").code == 0
     assert Path("one.csv").read_bytes() == Path("other.csv").read_bytes()
 
 
-def test_predict_serves_graphs_not_seen_in_training(
-    hpgmn: Command, tiny: Tiny, graph_file: Path, small_graph: Graph
-) -> None:
+def test_predict_serves_graphs_not_seen_in_training(hpgmn, tiny, graph_file, small_graph):
     options = [*tiny(statistics="attributes,class_counts,class_means"), "--out", "run"]
     assert hpgmn("train", graph_file, *options).code == 0
     rng = np.random.default_rng(0)
@@ -114,9 +108,7 @@ def test_predict_serves_graphs_not_seen_in_training(
     np.testing.assert_allclose(chances_of(Path("p.csv")).sum(axis=1), 1, atol=1e-5)
 
 
-def test_predictions_do_not_look_at_labels(
-    hpgmn: Command, trained: Path, small_graph: Graph
-) -> None:
+def test_predictions_do_not_look_at_labels(hpgmn, trained, small_graph):
     """Without its labels the training graph is still the training graph."""
     write_graph(
         changed(small_graph, y=None, train_mask=None, val_mask=None, test_mask=None), "g.npz"
@@ -127,9 +119,7 @@ def test_predictions_do_not_look_at_labels(
 
 
 @pytest.mark.parametrize("name", ["p.csv", "p.parquet"])
-def test_below_the_least_confidence_nothing_is_predicted(
-    hpgmn: Command, trained: Path, name: str
-) -> None:
+def test_below_the_least_confidence_nothing_is_predicted(hpgmn, trained, name):
     assert hpgmn("predict", trained, "--out", f"all-{name}").code == 0
     every = read_table(Path(f"all-{name}"))
     levels = sorted(float(row["confidence"]) for row in every)
@@ -144,7 +134,7 @@ def test_below_the_least_confidence_nothing_is_predicted(
 
 
 @pytest.mark.parametrize("least", ["-0.1", "1.5", "nan"])
-def test_a_confidence_is_a_share(hpgmn: Command, trained: Path, least: str) -> None:
+def test_a_confidence_is_a_share(hpgmn, trained, least):
     answer = hpgmn("predict", trained, f"--min-confidence={least}", "--out", "p.csv")
     assert answer.code == 2
     assert "--min-confidence must be 0 to 1" in answer.err

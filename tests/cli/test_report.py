@@ -10,7 +10,7 @@ from typing import Any
 Command = Callable[..., Any]
 
 
-def test_each_run_gets_its_page(hpgmn: Command, own_run: Path, tmp_path: Path) -> None:
+def test_each_run_gets_its_page(hpgmn, own_run, tmp_path):
     other = Path(shutil.copytree(own_run, tmp_path / "copy"))
     expected = (own_run / "report.html").read_text(encoding="utf-8")
     for folder in (own_run, other):
@@ -22,7 +22,7 @@ def test_each_run_gets_its_page(hpgmn: Command, own_run: Path, tmp_path: Path) -
         assert (folder / "report.html").read_text(encoding="utf-8") == expected
 
 
-def test_a_folder_that_is_no_run_is_refused(hpgmn: Command, tmp_path: Path) -> None:
+def test_a_folder_that_is_no_run_is_refused(hpgmn, tmp_path):
     answer = hpgmn("report", tmp_path)
     assert (answer.code, answer.out) == (2, "")
     assert "config.yaml" in answer.err

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,9 +18,7 @@ Command = Callable[..., Any]
 @pytest.mark.parametrize(
     ("model", "graph"), [("hpgmn", None), ("hpgmn", "texas"), ("mlp", "cora"), ("linkx", None)]
 )
-def test_settings_as_json_are_every_key_with_its_value(
-    hpgmn: Command, model: str, graph: str | None
-) -> None:
+def test_settings_as_json_are_every_key_with_its_value(hpgmn, model, graph):
     answer = hpgmn("settings", *([graph] if graph else []), "--model", model, "--json")
     assert answer.code == 0
     assert answer.err == ""
@@ -35,16 +32,14 @@ def test_settings_as_json_are_every_key_with_its_value(
         assert row["help"]
 
 
-def test_settings_as_a_table_never_cut_a_key(
-    hpgmn: Command, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_settings_as_a_table_never_cut_a_key(hpgmn, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     lines = hpgmn("settings").out.splitlines()
     keys = {line.strip("│").split("│")[0].strip() for line in lines if line.startswith("│")}
     assert keys - {""} == set(settings_dict(MODELS["hpgmn"].settings()))
 
 
-def test_settings_of_a_graph_file_are_the_defaults(hpgmn: Command, graph_file: Path) -> None:
+def test_settings_of_a_graph_file_are_the_defaults(hpgmn, graph_file):
     answer = hpgmn("settings", graph_file, "--json")
     assert answer.code == 0
     assert json.loads(answer.out) == json.loads(hpgmn("settings", "--json").out)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import shutil
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -20,12 +19,12 @@ from hpgmn.training.checkpoint import read_tensors
 QUICK = ("--set", "statistics=attributes,class_counts", "--set", "neighbors=out")
 
 
-def rows(folder: Path, name: str) -> np.ndarray:
+def rows(folder, name):
     shards = Shards(folder)
     return np.concatenate([shards.statistic(name, part) for part in range(len(shards))])
 
 
-def counts(graph: Any, labels: np.ndarray) -> np.ndarray:
+def counts(graph, labels):
     settings = StatisticsSettings(statistics=("class_counts",), neighbors="out")
     built = LocalStatistics(graph).build(labels[None], graph.num_classes, [settings])
     import torch
@@ -35,9 +34,7 @@ def counts(graph: Any, labels: np.ndarray) -> np.ndarray:
 
 
 @pytest.mark.parametrize("name", ["small.npz", "small.graph"])
-def test_train_labels_alone_are_counted(
-    tmp_path: Path, small_graph: Any, name: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_train_labels_alone_are_counted(tmp_path, small_graph, name, capsys):
     write_graph(small_graph, tmp_path / name)
     out = tmp_path / "shards"
     call = ["shard", str(tmp_path / name), "--out", str(out), "--ranges", "3", "--split", "1"]
@@ -51,7 +48,7 @@ def test_train_labels_alone_are_counted(
     assert "12 already done" in capsys.readouterr().err
 
 
-def test_guesses_are_those_of_the_estimator(tmp_path: Path, small_graph: Any) -> None:
+def test_guesses_are_those_of_the_estimator(tmp_path, small_graph):
     from hpgmn.base.settings import make_settings
     from hpgmn.classifier import estimate_labels
     from hpgmn.models.hpgmn import HPGMNSettings
@@ -74,7 +71,7 @@ def test_guesses_are_those_of_the_estimator(tmp_path: Path, small_graph: Any) ->
     assert Shards(out).fingerprint == small_graph.fingerprint
 
 
-def test_labels_may_be_a_file(tmp_path: Path, small_graph: Any) -> None:
+def test_labels_may_be_a_file(tmp_path, small_graph):
     write_graph(small_graph, tmp_path / "small.graph")
     labels = np.arange(18) % 2
     np.save(tmp_path / "labels.npy", labels)
@@ -88,11 +85,8 @@ def test_labels_may_be_a_file(tmp_path: Path, small_graph: Any) -> None:
 
 
 def test_a_dataset_is_named_and_its_settings_are_those_that_shards_can_have(
-    tmp_path: Path,
-    small_graph: Any,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    tmp_path, small_graph, capsys, monkeypatch
+):
     write_graph(small_graph, tmp_path / "texas.npz")
     monkeypatch.setenv("HPGMN_DATA", str(tmp_path))
     statistics = ["attributes", "neighbor_attributes"]
@@ -110,7 +104,7 @@ def test_a_dataset_is_named_and_its_settings_are_those_that_shards_can_have(
     assert "leaving out refinement" not in capsys.readouterr().err
 
 
-def test_a_graph_folder_without_splits_has_those_of_train(tmp_path: Path, small_graph: Any) -> None:
+def test_a_graph_folder_without_splits_has_those_of_train(tmp_path, small_graph):
     from hpgmn.graph import Graph
     from hpgmn.graph.datasets import load
 
@@ -130,9 +124,7 @@ def test_a_graph_folder_without_splits_has_those_of_train(tmp_path: Path, small_
 
 
 @pytest.mark.parametrize("out", ["/proc/shards", "FILE", "FULL"])
-def test_a_folder_that_cannot_be_used_is_refused(
-    tmp_path: Path, small_graph: Any, out: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_folder_that_cannot_be_used_is_refused(tmp_path, small_graph, out, capsys):
     write_graph(small_graph, tmp_path / "small.npz")
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "mine.txt").write_text("mine")
@@ -145,9 +137,7 @@ def test_a_folder_that_cannot_be_used_is_refused(
 
 
 @pytest.mark.parametrize("name", ["small.npz", "small.graph"])
-def test_labels_may_be_a_run_on_shards_of_attributes(
-    tmp_path: Path, small_graph: Any, name: str
-) -> None:
+def test_labels_may_be_a_run_on_shards_of_attributes(tmp_path, small_graph, name):
     """The guesses of a graph for whose estimator there is no room."""
     import pyarrow.parquet as pq
 
@@ -165,23 +155,21 @@ def test_labels_may_be_a_run_on_shards_of_attributes(
 
 
 @pytest.mark.parametrize("name", ["small.npz", "small.graph"])
-def test_the_run_must_be_one_on_the_graph(
-    tmp_path: Path, small_graph: Any, name: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_run_must_be_one_on_the_graph(tmp_path, small_graph, name, capsys):
     write_graph(small_graph, tmp_path / name)
     first, run, out = (str(tmp_path / one) for one in ("first", "run", "shards"))
     alone = ("--labels", "train", "--set", "statistics=attributes", "--set", "epochs=1")
     assert main(["shard", str(tmp_path / name), "--out", first, "--ranges", "2", *alone]) == 0
     assert main(["train-shards", first, "--out", run, "--device", "cpu"]) == 0
 
-    def told(graph: Graph) -> str:
+    def told(graph):
         write_graph(graph, tmp_path / "other" / name)
         capsys.readouterr()
         call = ["shard", str(tmp_path / "other" / name), "--out", out, "--labels", run, *QUICK]
         assert main(call) == 2
         return " ".join(capsys.readouterr().err.split())
 
-    def changed(count: int) -> Graph:
+    def changed(count):
         nodes = np.arange(count) % 18
         splits = small_graph.splits
         return Graph(
@@ -218,13 +206,7 @@ def test_the_run_must_be_one_on_the_graph(
         (["--set", "refinement=true"], "Set refinement=false."),
     ],
 )
-def test_mistakes_are_one_sentence(
-    tmp_path: Path,
-    small_graph: Any,
-    capsys: pytest.CaptureFixture[str],
-    options: list[str],
-    message: str,
-) -> None:
+def test_mistakes_are_one_sentence(tmp_path, small_graph, capsys, options, message):
     write_graph(small_graph, tmp_path / "small.npz")
     (tmp_path / "bad.npy").write_bytes(b"no array")
     np.save(tmp_path / "floats.npy", np.ones(18))

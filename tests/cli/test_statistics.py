@@ -21,7 +21,7 @@ Tiny = Callable[..., list[str]]
 RUN = ("--splits", "0", "--device", "cpu", "--out", "run")
 
 
-def changed(graph: Graph, **values: Any) -> Graph:
+def changed(graph, **values):
     assert graph.splits is not None
     given = {"x": graph.x, "edge_index": graph.edge_index, "y": graph.y, "name": graph.name}
     given |= {f"{part}_mask": getattr(graph.splits, part) for part in ("train", "val", "test")}
@@ -31,7 +31,7 @@ def changed(graph: Graph, **values: Any) -> Graph:
 # statistics
 
 
-def dense_out(graph: Graph) -> np.ndarray:
+def dense_out(graph):
     """The adjacency of out-edges without self-loops and repeats, edge by edge."""
     matrix = np.zeros((graph.num_nodes, graph.num_nodes))
     for source, target in graph.edge_index.T:
@@ -45,9 +45,7 @@ RAW += ["diffusion_scaling=raw", "diffusion_self_entry=yes", "teleport=0.2"]
 RAW_OPTIONS = [word for one in RAW for word in ("--set", one)]
 
 
-def test_statistics_are_those_of_the_dense_formulas(
-    hpgmn: Command, graph_file: Path, small_graph: Graph
-) -> None:
+def test_statistics_are_those_of_the_dense_formulas(hpgmn, graph_file, small_graph):
     answer = hpgmn("statistics", graph_file, "--out", "s.npz", *RAW_OPTIONS)
     assert answer.code == 0, answer.err
     adjacency, onehot = dense_out(small_graph), np.eye(3)[small_graph.y]
@@ -64,9 +62,7 @@ def test_statistics_are_those_of_the_dense_formulas(
         np.testing.assert_allclose(arrays["diffusion"], rows, atol=1e-4)
 
 
-def test_estimated_labels_keep_train_labels_and_ignore_test_labels(
-    hpgmn: Command, graph_file: Path, small_graph: Graph
-) -> None:
+def test_estimated_labels_keep_train_labels_and_ignore_test_labels(hpgmn, graph_file, small_graph):
     options = ["--labels", "estimated", "--set", "estimator_epochs=5", *RAW_OPTIONS]
     assert hpgmn("statistics", graph_file, "--out", "one.npz", *options).code == 0
     y, test = small_graph.y.copy(), small_graph.split(0).test
@@ -81,9 +77,7 @@ def test_estimated_labels_keep_train_labels_and_ignore_test_labels(
 
 
 @pytest.mark.parametrize("confidence", ["0", "0.6", "1"])
-def test_soft_counts_and_confidence_are_honoured(
-    hpgmn: Command, graph_file: Path, small_graph: Graph, confidence: str
-) -> None:
+def test_soft_counts_and_confidence_are_honoured(hpgmn, graph_file, small_graph, confidence):
     given = ["estimator_epochs=20", "statistics=class_counts", f"label_confidence={confidence}"]
     options = [word for one in (*RAW, *given) for word in ("--set", one)]
     options += ["--labels", "estimated"]
@@ -107,9 +101,7 @@ def test_soft_counts_and_confidence_are_honoured(
 
 
 @pytest.mark.parametrize("labels", ["true", "estimated"])
-def test_statistics_of_a_second_training_are_refused(
-    hpgmn: Command, graph_file: Path, labels: str
-) -> None:
+def test_statistics_of_a_second_training_are_refused(hpgmn, graph_file, labels):
     options = ["--labels", labels, "--set", "refinement=true"]
     answer = hpgmn("statistics", graph_file, "--out", "s.npz", *options)
     assert answer.code == 2
@@ -117,7 +109,7 @@ def test_statistics_of_a_second_training_are_refused(
     assert not Path("s.npz").exists()
 
 
-def test_both_directions_are_two_arrays_when_asked_for(hpgmn: Command, graph_file: Path) -> None:
+def test_both_directions_are_two_arrays_when_asked_for(hpgmn, graph_file):
     answer = hpgmn("statistics", graph_file, "--out", "s.npz", "--set", "neighbors=both")
     assert answer.code == 0, answer.err
     with np.load("s.npz") as arrays:

@@ -24,7 +24,7 @@ Row = dict[str, Any]
 COUNT = 40
 
 
-def people(count: int = COUNT, first: int = 0) -> list[Row]:
+def people(count=COUNT, first=0):
     """Persons with columns of every kind; honest and fraud in turn, some without a label."""
     random = np.random.default_rng(first)
     return [
@@ -41,7 +41,7 @@ def people(count: int = COUNT, first: int = 0) -> list[Row]:
     ]
 
 
-def payments(rows: list[Row]) -> list[Row]:
+def payments(rows):
     """Each person pays the next one and the one after the next three."""
     ids = [row["id"] for row in rows]
     return [
@@ -51,7 +51,7 @@ def payments(rows: list[Row]) -> list[Row]:
     ]
 
 
-def write_rows(path: Path, rows: list[Row]) -> None:
+def write_rows(path, rows):
     path.parent.mkdir(exist_ok=True)
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, list(rows[0]))
@@ -60,30 +60,30 @@ def write_rows(path: Path, rows: list[Row]) -> None:
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def folder(tmp_path):
     write_rows(tmp_path / "people" / "nodes.csv", people())
     write_rows(tmp_path / "people" / "edges.csv", payments(people()))
     return tmp_path / "people"
 
 
 @pytest.fixture
-def train(hpgmn: Command, tiny: Tiny) -> Callable[..., Answer]:
+def train(hpgmn, tiny):
     """Trains a folder of tables with tiny settings."""
     small = tiny(statistics="attributes,class_counts,class_means")
 
-    def run(folder: Path, *options: object, out: str = "run") -> Answer:
+    def run(folder, *options, out="run"):
         device = ["--device", "cpu", "--splits", "0"]
         return hpgmn("train", folder, *small, *device, "--out", out, *options)
 
     return run
 
 
-def predicted(path: str) -> dict[str, dict[str, str]]:
+def predicted(path):
     with Path(path).open(newline="", encoding="utf-8") as file:
         return {row["node_id"]: row for row in csv.DictReader(file)}
 
 
-def test_options_become_keywords() -> None:
+def test_options_become_keywords():
     assert column_options(None, None, None, None, None, None, None) == {}
     every = column_options(
         *("i", "l", "s", "u", "v", "w", ["d"]), ["c"], ("time", "t"), True, False
@@ -96,9 +96,7 @@ def test_options_become_keywords() -> None:
     assert every["directed"] is False
 
 
-def test_a_folder_is_trained_and_its_columns_are_printed(
-    train: Callable[..., Answer], hpgmn: Command, folder: Path
-) -> None:
+def test_a_folder_is_trained_and_its_columns_are_printed(train, hpgmn, folder):
     answer = train(folder)
     assert answer.code == 0, answer.err
     for line in (
@@ -122,7 +120,7 @@ def test_a_folder_is_trained_and_its_columns_are_printed(
     assert predicted("again.csv") == rows
 
 
-def test_audit_takes_a_folder(hpgmn: Command, folder: Path) -> None:
+def test_audit_takes_a_folder(hpgmn, folder):
     answer = hpgmn("audit", folder, "--no-training", "--json", "--drop", "age")
     assert answer.code == 0, answer.err
     found = json.loads(answer.out)
@@ -131,9 +129,7 @@ def test_audit_takes_a_folder(hpgmn: Command, folder: Path) -> None:
     assert "standardised: 'age'" not in answer.err
 
 
-def test_new_nodes_are_prepared_as_the_model_was_trained(
-    train: Callable[..., Answer], hpgmn: Command, folder: Path, tmp_path: Path
-) -> None:
+def test_new_nodes_are_prepared_as_the_model_was_trained(train, hpgmn, folder, tmp_path):
     """The same persons in another order and without labels, and others of unknown regions."""
     assert train(folder).code == 0
     assert hpgmn("predict", "run", "--out", "first.csv").code == 0
@@ -157,9 +153,7 @@ def test_new_nodes_are_prepared_as_the_model_was_trained(
             assert float(second[name][column]) == pytest.approx(float(row[column]), abs=1e-5)
 
 
-def test_the_user_may_say_what_the_columns_are(
-    train: Callable[..., Answer], hpgmn: Command, folder: Path, tmp_path: Path
-) -> None:
+def test_the_user_may_say_what_the_columns_are(train, hpgmn, folder, tmp_path):
     renamed = {"id": "who", "label": "kind", "age": "code"}
     rows = [{renamed.get(key, key): value for key, value in row.items()} for row in people()]
     write_rows(folder / "nodes.csv", rows)
@@ -199,9 +193,7 @@ def test_the_user_may_say_what_the_columns_are(
     assert again["test_score"] == metrics["test_score"]
 
 
-def test_a_model_of_numbers_as_they_are_reads_tables_as_they_are(
-    hpgmn: Command, train: Callable[..., Answer], folder: Path
-) -> None:
+def test_a_model_of_numbers_as_they_are_reads_tables_as_they_are(hpgmn, train, folder):
     rows = [
         {"id": row["id"], "age": n % 7, "label": row["label"]} for n, row in enumerate(people())
     ]
@@ -214,9 +206,7 @@ def test_a_model_of_numbers_as_they_are_reads_tables_as_they_are(
     assert predicted("file.csv") == predicted("folder.csv")
 
 
-def test_a_later_table_must_have_the_columns(
-    train: Callable[..., Answer], hpgmn: Command, folder: Path, tmp_path: Path
-) -> None:
+def test_a_later_table_must_have_the_columns(train, hpgmn, folder, tmp_path):
     assert train(folder).code == 0
     rows = [{key: value for key, value in row.items() if key != "age"} for row in people()]
     write_rows(folder / "nodes.csv", rows)
@@ -229,25 +219,25 @@ def test_a_later_table_must_have_the_columns(
     assert not (tmp_path / "p.csv").exists()
 
 
-def repeated_id(folder: Path) -> None:
+def repeated_id(folder):
     write_rows(folder / "nodes.csv", [*people(), people()[4]])
 
 
-def mixed_types(folder: Path) -> None:
+def mixed_types(folder):
     rows = people()
     rows[6]["age"] = "old"
     write_rows(folder / "nodes.csv", rows)
 
 
-def no_rows(folder: Path) -> None:
+def no_rows(folder):
     (folder / "nodes.csv").write_text("id,age,label\n")
 
 
-def no_bytes(folder: Path) -> None:
+def no_bytes(folder):
     (folder / "nodes.csv").write_bytes(b"")
 
 
-def few_labels(folder: Path) -> None:
+def few_labels(folder):
     rows = people()
     write_rows(
         folder / "nodes.csv",
@@ -255,40 +245,40 @@ def few_labels(folder: Path) -> None:
     )
 
 
-def only_train(folder: Path) -> None:
+def only_train(folder):
     write_rows(
         folder / "nodes.csv", [row | {"split": row["label"] and "train"} for row in people()]
     )
 
 
-def one_label(folder: Path) -> None:
+def one_label(folder):
     write_rows(folder / "nodes.csv", [row | {"label": "honest"} for row in people()])
 
 
-def many_labels(folder: Path) -> None:
+def many_labels(folder):
     rows = [{"id": n, "age": n % 9, "label": 3 * n} for n in range(10_000)]
     write_rows(folder / "nodes.csv", rows)
 
 
-def other_encoding(folder: Path) -> None:
+def other_encoding(folder):
     text = (folder / "nodes.csv").read_text().replace("south", "süden")
     (folder / "nodes.csv").write_text(text, encoding="latin-1")
 
 
-def half_a_csv(folder: Path) -> None:
+def half_a_csv(folder):
     content = (folder / "edges.csv").read_bytes()
     cut = content.index(b",", len(content) // 2)
     (folder / "edges.csv").write_bytes(content[:cut])
 
 
-def half_a_parquet(folder: Path) -> None:
+def half_a_parquet(folder):
     pq.write_table(pa.csv.read_csv(folder / "nodes.csv"), folder / "nodes.parquet")
     (folder / "nodes.csv").unlink()
     content = (folder / "nodes.parquet").read_bytes()
     (folder / "nodes.parquet").write_bytes(content[: len(content) // 2])
 
 
-def no_node_table(folder: Path) -> None:
+def no_node_table(folder):
     (folder / "nodes.csv").unlink()
 
 
@@ -310,12 +300,8 @@ def no_node_table(folder: Path) -> None:
     ],
 )
 def test_bad_tables_are_one_sentence_and_nothing_is_written(
-    train: Callable[..., Answer],
-    folder: Path,
-    tmp_path: Path,
-    spoil: Callable[[Path], None],
-    message: str,
-) -> None:
+    train, folder, tmp_path, spoil, message
+):
     spoil(folder)
     answer = train(folder)
     assert answer.code == 2
@@ -325,15 +311,13 @@ def test_bad_tables_are_one_sentence_and_nothing_is_written(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["people"]
 
 
-def test_a_graph_file_has_no_columns_to_name(
-    train: Callable[..., Answer], graph_file: Path
-) -> None:
+def test_a_graph_file_has_no_columns_to_name(train, graph_file):
     answer = train(graph_file, "--label", "kind")
     assert answer.code == 2
     assert "has no tables, so its columns cannot be named. Leave out label." in answer.err
 
 
-def test_too_few_labels_are_reported_once(train: Callable[..., Answer], folder: Path) -> None:
+def test_too_few_labels_are_reported_once(train, folder):
     few_labels(folder)
     answer = train(folder)
     assert "fractions" not in answer.err
@@ -341,9 +325,7 @@ def test_too_few_labels_are_reported_once(train: Callable[..., Answer], folder: 
     assert "or write train, val and test into a column 'split'." in answer.err
 
 
-def test_weights_are_needed_where_the_model_had_them(
-    train: Callable[..., Answer], hpgmn: Command, folder: Path, tmp_path: Path
-) -> None:
+def test_weights_are_needed_where_the_model_had_them(train, hpgmn, folder, tmp_path):
     edges = payments(people())
     weighted = [edge | {"amount": 1 + n % 7} for n, edge in enumerate(edges)]
     write_rows(folder / "edges.csv", weighted)
@@ -366,7 +348,7 @@ def test_weights_are_needed_where_the_model_had_them(
     assert predicted("full.csv") == predicted("bare.csv")
 
 
-def test_ids_keep_their_type(train: Callable[..., Answer], hpgmn: Command, folder: Path) -> None:
+def test_ids_keep_their_type(train, hpgmn, folder):
     rows = [row | {"id": int(row["id"][1:]) + 100} for row in people()]
     for name, own in (("nodes", rows), ("edges", payments(rows))):
         (folder / f"{name}.csv").unlink()
@@ -379,9 +361,7 @@ def test_ids_keep_their_type(train: Callable[..., Answer], hpgmn: Command, folde
     assert found.to_pylist() == [row["id"] for row in rows]
 
 
-def test_tables_without_attributes_or_edges_are_trained(
-    train: Callable[..., Answer], hpgmn: Command, folder: Path
-) -> None:
+def test_tables_without_attributes_or_edges_are_trained(train, hpgmn, folder):
     bare = [{"id": row["id"], "label": row["label"]} for row in people()]
     write_rows(folder / "nodes.csv", bare)
     edges = payments(people())[:-5]

@@ -41,8 +41,8 @@ SCARCE = (
 SCORES = ("test_score", "val_score", "epochs", "test_score_mean", "test_score_std")
 
 
-def metrics_of(run: Path) -> dict[str, Any]:
-    def refuse(constant: str) -> None:
+def metrics_of(run):
+    def refuse(constant):
         raise AssertionError(f"metrics.json holds {constant}, which is not JSON")
 
     text = (run / "metrics.json").read_text(encoding="utf-8")
@@ -50,16 +50,16 @@ def metrics_of(run: Path) -> dict[str, Any]:
     return found
 
 
-def rows_of(run: Path) -> list[dict[str, Any]]:
+def rows_of(run):
     return list(pq.read_table(run / "predictions.parquet").to_pylist())
 
 
-def config_of(run: Path) -> dict[str, Any]:
+def config_of(run):
     content: dict[str, Any] = yaml.safe_load((run / "config.yaml").read_text(encoding="utf-8"))
     return content
 
 
-def assert_same_results(one: Path, other: Path) -> None:
+def assert_same_results(one, other):
     """The same weights, predictions and scores, bit for bit."""
     first, second = load_file(one / "model.safetensors"), load_file(other / "model.safetensors")
     assert first.keys() == second.keys()
@@ -74,13 +74,13 @@ def assert_same_results(one: Path, other: Path) -> None:
 # What a run leaves behind.
 
 
-def test_a_run_folder_holds_exactly_the_promised_files(trained: Path) -> None:
+def test_a_run_folder_holds_exactly_the_promised_files(trained):
     assert {path.name for path in trained.iterdir()} == RUN_FILES
     assert (trained / "report.html").read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
     assert "1 of 18 nodes have no edges" in (trained / "log.txt").read_text(encoding="utf-8")
 
 
-def test_metrics_have_every_promised_key(trained: Path) -> None:
+def test_metrics_have_every_promised_key(trained):
     metrics = metrics_of(trained)
     assert set(metrics) >= PROMISED
     assert metrics["model"] == "hpgmn"
@@ -99,7 +99,7 @@ def test_metrics_have_every_promised_key(trained: Path) -> None:
     assert metrics["warnings"] == ["1 of 18 nodes have no edges (self-loops do not count).", SCARCE]
 
 
-def accuracies(run: Path, role: str) -> list[float]:
+def accuracies(run, role):
     """The accuracy of each run on the nodes of a role, split by split, seeds inside."""
     rows, metrics = rows_of(run), metrics_of(run)
     found = []
@@ -114,7 +114,7 @@ def accuracies(run: Path, role: str) -> list[float]:
     return found
 
 
-def test_metrics_are_those_of_the_predictions(trained: Path) -> None:
+def test_metrics_are_those_of_the_predictions(trained):
     metrics = metrics_of(trained)
     test = accuracies(trained, "test")
     assert metrics["test_score"] == pytest.approx(test, abs=1e-6)
@@ -125,7 +125,7 @@ def test_metrics_are_those_of_the_predictions(trained: Path) -> None:
     assert metrics["test_accuracy_std"] == metrics["test_score_std"]
 
 
-def test_the_best_epochs_are_those_of_the_history(trained: Path) -> None:
+def test_the_best_epochs_are_those_of_the_history(trained):
     metrics = metrics_of(trained)
     lines = [json.loads(line) for line in (trained / "history.jsonl").read_text().splitlines()]
     runs = [(split, seed) for split in (1, 0) for seed in range(2)]
@@ -142,7 +142,7 @@ def test_the_best_epochs_are_those_of_the_history(trained: Path) -> None:
     assert {line["stage"] for line in lines} == {"estimator", "main"}
 
 
-def test_roles_of_the_predictions_are_the_masks(trained: Path, small_graph: Graph) -> None:
+def test_roles_of_the_predictions_are_the_masks(trained, small_graph):
     rows = rows_of(trained)
     assert len(rows) == 2 * 2 * small_graph.num_nodes
     for row in rows:
@@ -153,16 +153,14 @@ def test_roles_of_the_predictions_are_the_masks(trained: Path, small_graph: Grap
         assert row["node_id"] == str(row["node"])
 
 
-def test_predictions_are_the_most_probable_classes(trained: Path) -> None:
+def test_predictions_are_the_most_probable_classes(trained):
     for row in rows_of(trained):
         chances = {name: row[f"probability_{name}"] for name in "012"}
         assert row["prediction"] == max(chances, key=lambda name: chances[name])
         assert sum(chances.values()) == pytest.approx(1, abs=1e-5)
 
 
-def test_nodes_without_a_label_or_a_role_are_unlabelled(
-    hpgmn: Command, tiny: Tiny, write_arrays: Callable[..., Path], small_graph: Graph
-) -> None:
+def test_nodes_without_a_label_or_a_role_are_unlabelled(hpgmn, tiny, write_arrays, small_graph):
     y = small_graph.y.copy()
     assert small_graph.splits is not None
     test = small_graph.splits.test.copy()
@@ -177,7 +175,7 @@ def test_nodes_without_a_label_or_a_role_are_unlabelled(
     assert (row["role"], row["label"]) == ("unlabelled", None)
 
 
-def test_the_scores_are_printed(hpgmn: Command, tiny: Tiny, graph_file: Path) -> None:
+def test_the_scores_are_printed(hpgmn, tiny, graph_file):
     answer = hpgmn("train", graph_file, "--splits", "0", "--out", "run", *tiny())
     assert answer.code == 0
     metrics = metrics_of(Path("run"))
@@ -191,9 +189,7 @@ def test_the_scores_are_printed(hpgmn: Command, tiny: Tiny, graph_file: Path) ->
     ]
 
 
-def test_without_test_nodes_a_model_is_trained_but_not_scored(
-    hpgmn: Command, tiny: Tiny, write_arrays: Callable[..., Path]
-) -> None:
+def test_without_test_nodes_a_model_is_trained_but_not_scored(hpgmn, tiny, write_arrays):
     answer = hpgmn("train", write_arrays(test_mask=None), "--out", "run", *tiny())
     assert answer.code == 0, answer.err
     metrics = metrics_of(Path("run"))
@@ -203,16 +199,14 @@ def test_without_test_nodes_a_model_is_trained_but_not_scored(
     assert "–" in answer.out
 
 
-def test_the_folder_is_named_after_graph_and_model_by_default(
-    hpgmn: Command, tiny: Tiny, graph_file: Path
-) -> None:
+def test_the_folder_is_named_after_graph_and_model_by_default(hpgmn, tiny, graph_file):
     assert hpgmn("train", graph_file, "--splits", "0", *tiny()).code == 0
     (folder,) = Path("runs").iterdir()
     assert folder.name.startswith("small-hpgmn-")
 
 
 @pytest.mark.parametrize("model", ["hpgmn-gcn", "hpgmn-appnp"])
-def test_other_models_are_trained_by_name(hpgmn: Command, graph_file: Path, model: str) -> None:
+def test_other_models_are_trained_by_name(hpgmn, graph_file, model):
     settings = {"hidden_dim": 6, "query_dim": 6, "num_patterns": 5, "epochs": 3}
     settings |= {"pretraining_epochs": 3, "consistency_weight": 0}
     words = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
@@ -225,9 +219,7 @@ def test_other_models_are_trained_by_name(hpgmn: Command, graph_file: Path, mode
 # Odd graphs that work.
 
 
-def test_a_graph_without_edges_is_trained_with_a_warning(
-    hpgmn: Command, tiny: Tiny, write_arrays: Callable[..., Path]
-) -> None:
+def test_a_graph_without_edges_is_trained_with_a_warning(hpgmn, tiny, write_arrays):
     path = write_arrays(edge_index=np.empty((2, 0), np.int64))
     answer = hpgmn("train", path, "--out", "run", *tiny())
     assert answer.code == 0, answer.err
@@ -239,9 +231,7 @@ def test_a_graph_without_edges_is_trained_with_a_warning(
     assert hpgmn("evaluate", "run").code == 0
 
 
-def test_a_class_without_train_nodes_is_warned_of(
-    hpgmn: Command, tiny: Tiny, write_arrays: Callable[..., Path], small_graph: Graph
-) -> None:
+def test_a_class_without_train_nodes_is_warned_of(hpgmn, tiny, write_arrays, small_graph):
     assert small_graph.splits is not None
     train = small_graph.splits.train.copy()
     train[small_graph.y == 2, 1] = False
@@ -252,18 +242,14 @@ def test_a_class_without_train_nodes_is_warned_of(
     assert line in metrics_of(Path("run"))["warnings"]
 
 
-def test_isolated_nodes_are_warned_of(
-    hpgmn: Command, tiny: Tiny, write_arrays: Callable[..., Path]
-) -> None:
+def test_isolated_nodes_are_warned_of(hpgmn, tiny, write_arrays):
     path = write_arrays(edge_index=np.array([[0, 1, 2, 2], [1, 0, 3, 2]]))
     answer = hpgmn("train", path, "--out", "run", *tiny())
     assert answer.code == 0, answer.err
     assert "14 of 18 nodes have no edges" in answer.err
 
 
-def test_a_graph_without_splits_gets_random_ones(
-    hpgmn: Command, tiny: Tiny, write_arrays: Callable[..., Path]
-) -> None:
+def test_a_graph_without_splits_gets_random_ones(hpgmn, tiny, write_arrays):
     path = write_arrays(train_mask=None, val_mask=None, test_mask=None)
     answer = hpgmn("train", path, "--splits", "0,9", "--out", "run", *tiny())
     assert answer.code == 0, answer.err
@@ -273,7 +259,7 @@ def test_a_graph_without_splits_gets_random_ones(
 # Settings and configs.
 
 
-def test_settings_reach_the_run(hpgmn: Command, tiny: Tiny, graph_file: Path) -> None:
+def test_settings_reach_the_run(hpgmn, tiny, graph_file):
     options = [*tiny(lr=0.5, gate="no", memory_dim="none"), "--out", "run"]
     assert hpgmn("train", graph_file, *options).code == 0
     settings = config_of(Path("run"))["settings"]
@@ -283,14 +269,12 @@ def test_settings_reach_the_run(hpgmn: Command, tiny: Tiny, graph_file: Path) ->
     assert settings["statistics"] == ["attributes", "class_counts", "class_means", "diffusion"]
 
 
-def test_the_last_set_of_a_key_counts(hpgmn: Command, tiny: Tiny, graph_file: Path) -> None:
+def test_the_last_set_of_a_key_counts(hpgmn, tiny, graph_file):
     assert hpgmn("train", graph_file, *tiny(), "--set", "epochs=2", "--out", "run").code == 0
     assert config_of(Path("run"))["settings"]["epochs"] == 2
 
 
-def test_a_config_file_may_hold_settings_alone(
-    hpgmn: Command, tmp_path: Path, graph_file: Path
-) -> None:
+def test_a_config_file_may_hold_settings_alone(hpgmn, tmp_path, graph_file):
     Path("mine.yaml").write_text("hidden_dim: 7\nepochs: 2\nestimator_epochs: 2\n")
     options = ["--config", "mine.yaml", "--set", "epochs=3", "--out", "run"]
     assert hpgmn("train", graph_file, *options).code == 0
@@ -298,9 +282,7 @@ def test_a_config_file_may_hold_settings_alone(
     assert (settings["hidden_dim"], settings["epochs"]) == (7, 3)
 
 
-def test_the_config_of_a_run_repeats_it_bit_for_bit(
-    hpgmn: Command, trained: Path, shelf: Path
-) -> None:
+def test_the_config_of_a_run_repeats_it_bit_for_bit(hpgmn, trained, shelf):
     config = ["--config", trained / "config.yaml"]
     answer = hpgmn("train", shelf / "small.npz", *config, "--out", "again")
     assert answer.code == 0, answer.err
@@ -308,7 +290,7 @@ def test_the_config_of_a_run_repeats_it_bit_for_bit(
     assert_same_results(Path("again"), trained)
 
 
-def test_options_beat_the_config(hpgmn: Command, trained: Path, shelf: Path) -> None:
+def test_options_beat_the_config(hpgmn, trained, shelf):
     config = ["--config", trained / "config.yaml"]
     options = ["--splits", "0", "--seeds", "1", "--set", "epochs=2"]
     assert hpgmn("train", shelf / "small.npz", *config, *options, "--out", "run").code == 0
@@ -317,7 +299,7 @@ def test_options_beat_the_config(hpgmn: Command, trained: Path, shelf: Path) -> 
     assert found["settings"]["hidden_dim"] == 6
 
 
-def test_the_paper_config_is_the_papers_model(hpgmn: Command, graph_file: Path) -> None:
+def test_the_paper_config_is_the_papers_model(hpgmn, graph_file):
     small = {"hidden_dim": 6, "num_patterns": 5, "estimator_hidden": 6}
     small |= {"epochs": 2, "estimator_epochs": 2}
     words = [word for key, value in small.items() for word in ("--set", f"{key}={value}")]
@@ -332,13 +314,7 @@ def test_the_paper_config_is_the_papers_model(hpgmn: Command, graph_file: Path) 
 # Resuming and overwriting.
 
 
-def test_an_interrupted_run_goes_on_to_the_same_bits(
-    hpgmn: Command,
-    trained: Path,
-    shelf: Path,
-    tiny: Tiny,
-    stop_after: Callable[[int | None], None],
-) -> None:
+def test_an_interrupted_run_goes_on_to_the_same_bits(hpgmn, trained, shelf, tiny, stop_after):
     first = ["train", shelf / "small.npz", *tiny(), "--splits", "1,0", "--seeds", "2"]
     first += ["--device", "cpu", "--out", "run"]
     stop_after(3)
@@ -371,15 +347,8 @@ def test_an_interrupted_run_goes_on_to_the_same_bits(
 )
 @pytest.mark.parametrize("epochs", [1, 8])
 def test_a_run_is_not_continued_with_other_options(
-    hpgmn: Command,
-    graph_file: Path,
-    tiny: Tiny,
-    stop_after: Callable[[int | None], None],
-    contents: Contents,
-    epochs: int,
-    change: list[str],
-    told: list[str],
-) -> None:
+    hpgmn, graph_file, tiny, stop_after, contents, epochs, change, told
+):
     first = ["train", graph_file, *tiny(lr=0.01, gate="yes"), "--out", "run"]
     stop_after(epochs)
     assert hpgmn(*first).code == 130
@@ -391,9 +360,7 @@ def test_a_run_is_not_continued_with_other_options(
     assert contents(Path("run")) == before
 
 
-def test_a_run_is_not_continued_on_another_graph(
-    hpgmn: Command, graph_file: Path, tiny: Tiny, stop_after: Callable[[int | None], None]
-) -> None:
+def test_a_run_is_not_continued_on_another_graph(hpgmn, graph_file, tiny, stop_after):
     first = ["train", graph_file, *tiny(), "--out", "run"]
     stop_after(3)
     assert hpgmn(*first).code == 130
@@ -405,9 +372,7 @@ def test_a_run_is_not_continued_on_another_graph(
     assert "was started with other" in answer.err
 
 
-def test_resuming_a_finished_run_says_where_to_read(
-    hpgmn: Command, own_run: Path, shelf: Path, contents: Contents
-) -> None:
+def test_resuming_a_finished_run_says_where_to_read(hpgmn, own_run, shelf, contents):
     before = contents(own_run)
     config = ["--config", own_run / "config.yaml"]
     answer = hpgmn("train", shelf / "small.npz", *config, "--out", own_run, "--resume")
@@ -416,9 +381,7 @@ def test_resuming_a_finished_run_says_where_to_read(
     assert contents(own_run) == before
 
 
-def test_a_run_killed_before_its_report_is_finished_by_resume(
-    hpgmn: Command, own_run: Path, trained: Path, shelf: Path
-) -> None:
+def test_a_run_killed_before_its_report_is_finished_by_resume(hpgmn, own_run, trained, shelf):
     (own_run / "report.html").unlink()
     draft = own_run / f".report.html.{'7' * 32}.unfinished"
     draft.mkdir()
@@ -432,9 +395,7 @@ def test_a_run_killed_before_its_report_is_finished_by_resume(
 
 
 @pytest.mark.parametrize("present", [[], [f".config.yaml.{'7' * 32}.unfinished"]], ids=str)
-def test_resume_starts_a_run_that_never_began(
-    hpgmn: Command, graph_file: Path, tiny: Tiny, present: list[str]
-) -> None:
+def test_resume_starts_a_run_that_never_began(hpgmn, graph_file, tiny, present):
     Path("run").mkdir()
     for name in present:
         (Path("run") / name).mkdir()
@@ -444,9 +405,7 @@ def test_resume_starts_a_run_that_never_began(
     assert {path.name for path in Path("run").iterdir()} == RUN_FILES
 
 
-def test_overwrite_replaces_a_run_and_keeps_what_is_not_ours(
-    hpgmn: Command, own_run: Path, graph_file: Path, tiny: Tiny
-) -> None:
+def test_overwrite_replaces_a_run_and_keeps_what_is_not_ours(hpgmn, own_run, graph_file, tiny):
     (own_run / "notes.txt").write_text("mine")
     options = ["--splits", "0", "--out", own_run, "--overwrite"]
     assert hpgmn("train", graph_file, *tiny(), *options).code == 0
@@ -457,17 +416,12 @@ def test_overwrite_replaces_a_run_and_keeps_what_is_not_ours(
 
 @pytest.mark.parametrize("end", [HPGMNError("The disk is full. Make room."), KeyboardInterrupt()])
 def test_a_run_whose_replacement_fails_is_kept_until_that_goes_on(
-    hpgmn: Command,
-    own_run: Path,
-    graph_file: Path,
-    tiny: Tiny,
-    end: BaseException,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    hpgmn, own_run, graph_file, tiny, end, monkeypatch
+):
     before = {path.name: path.read_bytes() for path in own_run.iterdir()}
     command = ["train", graph_file, *tiny(), "--splits", "0", "--out", own_run]
 
-    def failing(*_: Any, **__: Any) -> None:
+    def failing(*_, **__):
         raise end
 
     with monkeypatch.context() as patch:
@@ -490,7 +444,7 @@ def test_a_run_whose_replacement_fails_is_kept_until_that_goes_on(
 
 
 @pytest.mark.slow
-def test_texas_is_trained_on_all_splits(hpgmn: Command, tiny: Tiny, data_dir: Path) -> None:
+def test_texas_is_trained_on_all_splits(hpgmn, tiny, data_dir):
     texas = package.load("texas")
     assert (texas.num_nodes, texas.num_features, texas.num_classes) == (183, 1703, 5)
     options = ["--set", "epochs=3", "--set", "estimator_epochs=3", "--out", "run"]
@@ -513,7 +467,7 @@ def test_texas_is_trained_on_all_splits(hpgmn: Command, tiny: Tiny, data_dir: Pa
 # Metrics, skewed classes, probabilities.
 
 
-def skewed(graph: Graph, rare: int) -> Graph:
+def skewed(graph, rare):
     """A hundred nodes, some of them of a rare class, with a split that has both classes."""
     random = np.random.default_rng(0)
     y = (np.arange(100) < rare).astype(int)
@@ -528,14 +482,7 @@ def skewed(graph: Graph, rare: int) -> Graph:
     ("rare", "options", "told"),
     [(15, [], True), (20, [], False), (15, ["--metric", "roc_auc"], False)],
 )
-def test_skewed_classes_get_a_suggestion(
-    hpgmn: Command,
-    tiny: Tiny,
-    small_graph: Graph,
-    rare: int,
-    options: list[str],
-    told: bool,
-) -> None:
+def test_skewed_classes_get_a_suggestion(hpgmn, tiny, small_graph, rare, options, told):
     write_graph(skewed(small_graph, rare), "skewed.npz")
     answer = hpgmn("train", "skewed.npz", *tiny(epochs=1), *options, "--out", "run")
     assert answer.code == 0, answer.err
@@ -546,7 +493,7 @@ def test_skewed_classes_get_a_suggestion(
     )
 
 
-def test_the_suggestion_can_be_followed(hpgmn: Command, tiny: Tiny, small_graph: Graph) -> None:
+def test_the_suggestion_can_be_followed(hpgmn, tiny, small_graph):
     write_graph(skewed(small_graph, 15), "skewed.npz")
     options = [*tiny(class_weights="balanced"), "--metric", "balanced_accuracy"]
     answer = hpgmn("train", "skewed.npz", *options, "--out", "run")
@@ -565,7 +512,7 @@ def test_the_suggestion_can_be_followed(hpgmn: Command, tiny: Tiny, small_graph:
 
 
 @pytest.mark.slow
-def test_probabilities_may_stay_as_they_are(hpgmn: Command, tiny: Tiny, graph_file: Path) -> None:
+def test_probabilities_may_stay_as_they_are(hpgmn, tiny, graph_file):
     options = [*tiny(), "--splits", "0"]
     assert hpgmn("train", graph_file, *options, "--no-calibration", "--out", "plain").code == 0
     assert hpgmn("train", graph_file, *options, "--out", "scaled").code == 0
@@ -583,7 +530,7 @@ def test_probabilities_may_stay_as_they_are(hpgmn: Command, tiny: Tiny, graph_fi
     assert "calibrate (False, now True)" in answer.err
 
 
-def test_the_report_tells_of_graph_and_model(trained: Path) -> None:
+def test_the_report_tells_of_graph_and_model(trained):
     page = (trained / "report.html").read_text(encoding="utf-8")
     for name in ("health", "calibration", "statistics", "memory", "label-next"):
         assert f'<section id="{name}"' in page
@@ -593,14 +540,14 @@ def test_the_report_tells_of_graph_and_model(trained: Path) -> None:
     assert f"{found['homophily']['adjusted']:.3f}" in page
 
 
-def test_the_report_shows_the_calibration_error(trained: Path) -> None:
+def test_the_report_shows_the_calibration_error(trained):
     error = metrics_of(trained)["calibration"]["ece_after_mean"]
     page = (trained / "report.html").read_text(encoding="utf-8")
     assert "Calibration error" in page
     assert f"{100 * error:.2f}%" in page
 
 
-def test_what_was_said_of_the_tables_is_kept(hpgmn: Command, tiny: Tiny, tmp_path: Path) -> None:
+def test_what_was_said_of_the_tables_is_kept(hpgmn, tiny, tmp_path):
     rows = [
         f"u{number},{number % 7},a long text that {number} wrote about life and trade,"
         + ("fraud" if number % 10 == 0 else "honest")
@@ -628,12 +575,10 @@ def test_what_was_said_of_the_tables_is_kept(hpgmn: Command, tiny: Tiny, tmp_pat
     assert "accuracy says little" in Path("run/report.html").read_text(encoding="utf-8")
 
 
-def test_the_skew_is_said_before_the_training(
-    hpgmn: Command, small_graph: Graph, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_skew_is_said_before_the_training(hpgmn, small_graph, monkeypatch):
     write_graph(skewed(small_graph, 15), "skewed.npz")
 
-    def stop(*_: Any, **options: Any) -> None:
+    def stop(*_, **options):
         raise KeyboardInterrupt
 
     monkeypatch.setattr("hpgmn.runs.portfolio.choose", stop)
@@ -642,9 +587,7 @@ def test_the_skew_is_said_before_the_training(
     assert "accuracy says little" in answer.err
 
 
-def test_the_label_estimator_says_what_its_score_is(
-    hpgmn: Command, tiny: Tiny, small_graph: Graph
-) -> None:
+def test_the_label_estimator_says_what_its_score_is(hpgmn, tiny, small_graph):
     write_graph(skewed(small_graph, 20), "skewed.npz")
     other = hpgmn("train", "skewed.npz", *tiny(), "--metric", "macro_f1", "--out", "one").out
     usual = hpgmn("train", "skewed.npz", *tiny(), "--out", "two").out

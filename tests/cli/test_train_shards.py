@@ -6,8 +6,6 @@ import dataclasses
 import json
 import subprocess
 import sys
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -25,7 +23,7 @@ OPTIONS = [word for value in SETTINGS for word in ("--set", value)]
 
 
 @pytest.fixture
-def shards(tmp_path: Path, small_graph: Graph) -> Path:
+def shards(tmp_path, small_graph):
     """The row shards of the small graph in two ranges; the graph is in small.npz."""
     write_graph(small_graph, tmp_path / "small.npz")
     words = ["shard", str(tmp_path / "small.npz"), "--out", str(tmp_path / "shards")]
@@ -34,9 +32,7 @@ def shards(tmp_path: Path, small_graph: Graph) -> Path:
     return tmp_path / "shards"
 
 
-def test_a_run_is_written_and_printed(
-    shards: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_is_written_and_printed(shards, tmp_path, capsys):
     out = tmp_path / "run"
     words = ["train-shards", str(shards), "--out", str(out), "--device", "cpu", *OPTIONS]
     assert main(words) == 0
@@ -58,9 +54,7 @@ def test_a_run_is_written_and_printed(
     assert json.loads((out / "metrics.json").read_text())["seeds"] == 2
 
 
-def test_an_interrupted_run_goes_on(
-    shards: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_interrupted_run_goes_on(shards, tmp_path, monkeypatch):
     words = [
         "train-shards",
         str(shards),
@@ -72,7 +66,7 @@ def test_an_interrupted_run_goes_on(
     ]
     monkeypatch.setattr("hpgmn.training.replicas.SAVE_SECONDS", -1.0)
 
-    def stop(*_: object) -> None:
+    def stop(*_):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
@@ -98,22 +92,14 @@ def test_an_interrupted_run_goes_on(
         (["--device", "tpu"], "Unknown device 'tpu'"),
     ],
 )
-def test_wrong_options_are_told_in_a_sentence(
-    words: list[str],
-    message: str,
-    shards: Path,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_wrong_options_are_told_in_a_sentence(words, message, shards, tmp_path, capsys):
     given = ["train-shards", str(shards), "--out", str(tmp_path / "run"), *OPTIONS, *words]
     assert main(given) == 2
     assert message in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
 
 
-def test_shards_of_a_graph_without_splits_are_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_shards_of_a_graph_without_splits_are_refused(tmp_path, capsys):
     bare = Graph(np.eye(4), [[0, 1], [1, 2]], [0, 1, -1, -1])
     settings = StatisticsSettings(statistics=("attributes",))
     shard(bare, tmp_path / "bare", bare.y, settings, ranges=2)
@@ -122,25 +108,23 @@ def test_shards_of_a_graph_without_splits_are_refused(
     assert not (tmp_path / "run").exists()
 
 
-def test_a_finished_folder_is_what_is_asked_for(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_finished_folder_is_what_is_asked_for(tmp_path, capsys):
     assert main(["train-shards", str(tmp_path), "--out", str(tmp_path / "run")]) == 2
     assert "has no finished shards" in capsys.readouterr().err
 
 
-def table(path: Path) -> Any:
+def table(path):
     return pq.read_table(path)
 
 
-def chances(found: Any) -> np.ndarray:
+def chances(found):
     names = [name for name in found.column_names if name.startswith("probability_")]
     return np.stack([found[name].to_numpy() for name in names], axis=1)
 
 
 def test_from_a_graph_to_shards_to_a_run_to_predictions_of_it_and_of_another(
-    shards: Path, small_graph: Graph, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+    shards, small_graph, tmp_path, capsys
+):
     run = str(tmp_path / "run")
     assert main(["train-shards", str(shards), "--out", run, "--device", "cpu", *OPTIONS]) == 0
     assert f"graph: {tmp_path / 'small.npz'}" in (tmp_path / "run" / "config.yaml").read_text()
@@ -167,9 +151,7 @@ def test_from_a_graph_to_shards_to_a_run_to_predictions_of_it_and_of_another(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["train", "FILE"])
-def test_a_model_without_an_estimator_is_refused_in_a_sentence(
-    kind: str, small_graph: Graph, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_model_without_an_estimator_is_refused_in_a_sentence(kind, small_graph, tmp_path, capsys):
     write_graph(small_graph, tmp_path / "small.graph")
     np.save(tmp_path / "labels.npy", small_graph.y)
     labels = str(tmp_path / "labels.npy") if kind == "FILE" else kind
@@ -185,7 +167,7 @@ def test_a_model_without_an_estimator_is_refused_in_a_sentence(
         assert "`hpgmn shard --labels estimated`" in told
 
 
-def test_a_run_says_what_train_says(shards: Path, tmp_path: Path) -> None:
+def test_a_run_says_what_train_says(shards, tmp_path):
     """The same keys, names and sizes in metrics.json, and the same warnings of labels."""
     shared = ["--device", "cpu", "--seeds", "2", *OPTIONS]
     assert main(["train-shards", str(shards), "--out", str(tmp_path / "run"), *shared]) == 0
@@ -205,9 +187,7 @@ def test_a_run_says_what_train_says(shards: Path, tmp_path: Path) -> None:
     assert found["warnings"] == [about_labels]
 
 
-def test_the_metric_is_the_dataset_s_own(
-    shards: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_metric_is_the_dataset_s_own(shards, tmp_path, monkeypatch):
     path = shards / "manifest.json"
     about = json.loads(path.read_text())
     path.write_text(json.dumps(about | {"source": "texas"}))
@@ -222,7 +202,7 @@ def test_the_metric_is_the_dataset_s_own(
 
 @pytest.mark.distributed
 @pytest.mark.slow
-def test_a_mistake_under_torchrun_is_one_sentence(shards: Path, tmp_path: Path) -> None:
+def test_a_mistake_under_torchrun_is_one_sentence(shards, tmp_path):
     """Rank 0 says it, and the other ends: its own traceback would hide it."""
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "file").touch()
@@ -247,7 +227,7 @@ def test_a_mistake_under_torchrun_is_one_sentence(shards: Path, tmp_path: Path) 
         assert "SIGABRT" not in done.stderr
 
 
-def two_classes(tmp_path: Path) -> Path:
+def two_classes(tmp_path):
     """Shards of 40 nodes, of which few are 'rare'."""
     random = np.random.default_rng(0)
     y = (np.arange(40) % 4 == 0).astype(int)
@@ -267,7 +247,7 @@ def two_classes(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize(("asked", "sought"), [(None, "rare"), ("usual", "usual")])
-def test_a_positive_class_is_looked_for(asked: str | None, sought: str, tmp_path: Path) -> None:
+def test_a_positive_class_is_looked_for(asked, sought, tmp_path):
     words = ["train-shards", str(two_classes(tmp_path)), "--out", str(tmp_path / "run"), *OPTIONS]
     options = ["--positive", asked] if asked else []
     metric = ["--metric", "average_precision", "--device", "cpu"]
@@ -286,9 +266,7 @@ def test_a_positive_class_is_looked_for(asked: str | None, sought: str, tmp_path
 @pytest.mark.ray
 @pytest.mark.distributed
 @pytest.mark.filterwarnings("ignore")  # of Ray's own
-def test_ray_does_what_this_process_does(
-    shards: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_ray_does_what_this_process_does(shards, tmp_path, capsys):
     pytest.importorskip("ray.train.torch", exc_type=ImportError)
     words = ["train-shards", str(shards), "--device", "cpu", *OPTIONS]
     assert main([*words, "--out", str(tmp_path / "here")]) == 0

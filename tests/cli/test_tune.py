@@ -32,22 +32,22 @@ MLP = ("--model", "mlp", *SMALL)
 
 
 @pytest.fixture
-def tune(hpgmn: Command, graph_file: Path) -> Command:
+def tune(hpgmn, graph_file):
     """Runs ``hpgmn tune small.npz …`` with the study a.db."""
 
-    def run(*arguments: object) -> Any:
+    def run(*arguments):
         return hpgmn("tune", graph_file, "--study", "a.db", *arguments)
 
     return run
 
 
-def states(path: Path) -> list[str]:
+def states(path):
     with closing(sqlite3.connect(path)) as database:
         rows = database.execute("SELECT state FROM trials ORDER BY number").fetchall()
     return [row[0] for row in rows]
 
 
-def test_a_search_looks_for_the_rarer_class(tmp_path: Path, small_graph: Graph) -> None:
+def test_a_search_looks_for_the_rarer_class(tmp_path, small_graph):
     splits = small_graph.splits
     assert splits is not None
     masks = {f"{part}_mask": getattr(splits, part) for part in ("train", "val", "test")}
@@ -62,9 +62,7 @@ def test_a_search_looks_for_the_rarer_class(tmp_path: Path, small_graph: Graph) 
         assert spec.positive == spec.identity(loaded).get("positive") == expected
 
 
-def test_a_search_prints_and_writes_what_it_found(
-    tune: Command, hpgmn: Command, tmp_path: Path
-) -> None:
+def test_a_search_prints_and_writes_what_it_found(tune, hpgmn, tmp_path):
     answer = tune("--trials", 12, *MLP)
     assert answer.code == 0, answer.err
     assert "Trials: 12 finished." in answer.out
@@ -96,9 +94,7 @@ def test_a_search_prints_and_writes_what_it_found(
         assert metrics["config"]["settings"] == best["settings"]
 
 
-def test_the_same_command_goes_on_until_there_are_as_many_trials(
-    tune: Command, tmp_path: Path
-) -> None:
+def test_the_same_command_goes_on_until_there_are_as_many_trials(tune, tmp_path):
     assert tune("--trials", 2, *MLP).code == 0
     assert tune("--trials", 5, *MLP).code == 0
     assert states(tmp_path / "a.db") == ["COMPLETE"] * 5
@@ -107,7 +103,7 @@ def test_the_same_command_goes_on_until_there_are_as_many_trials(
     assert states(tmp_path / "a.db") == ["COMPLETE"] * 5
 
 
-def test_json_is_all_that_is_printed(tune: Command) -> None:
+def test_json_is_all_that_is_printed(tune):
     found = json.loads(tune("--trials", 3, *MLP, "--json", "--seeds", 2).out)
     assert found["study"] == "a.db"
     assert (found["graph"], found["model"], found["sampler"]) == ("small", "mlp", "tpe")
@@ -124,9 +120,7 @@ def test_json_is_all_that_is_printed(tune: Command) -> None:
     }
 
 
-def test_a_study_can_be_looked_at_without_its_options(
-    tune: Command, hpgmn: Command, tmp_path: Path, contents: Contents
-) -> None:
+def test_a_study_can_be_looked_at_without_its_options(tune, hpgmn, tmp_path, contents):
     answer = tune("--trials", 3, *MLP, "--splits", "1", "--set", "attributes_scaling=unit")
     assert "too few finished trials" in answer.err
     before = (tmp_path / "a.db").read_bytes()
@@ -139,9 +133,7 @@ def test_a_study_can_be_looked_at_without_its_options(
     assert "splits (1, now 0)" in refused.err
 
 
-def test_the_random_search_is_planned_and_prunes_nothing(
-    tune: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_random_search_is_planned_and_prunes_nothing(tune, tmp_path, monkeypatch):
     monkeypatch.setattr(tuning, "SPARED_EPOCHS", 0)
     monkeypatch.setattr(tuning, "SPARED_TRIALS", 1)
     monkeypatch.setattr(tuning, "JUDGED_EPOCHS", 1)
@@ -159,9 +151,7 @@ def test_the_random_search_is_planned_and_prunes_nothing(
     ]
 
 
-def test_hopeless_trials_are_counted_apart(
-    tune: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_hopeless_trials_are_counted_apart(tune, tmp_path, monkeypatch):
     monkeypatch.setattr(tuning, "SPARED_EPOCHS", 0)
     monkeypatch.setattr(tuning, "SPARED_TRIALS", 1)
     monkeypatch.setattr(tuning, "JUDGED_EPOCHS", 1)
@@ -173,7 +163,7 @@ def test_hopeless_trials_are_counted_apart(
     assert states(tmp_path / "a.db")[best["trial"]] == "COMPLETE"
 
 
-def test_the_space_of_the_paper_is_searched(tune: Command) -> None:
+def test_the_space_of_the_paper_is_searched(tune):
     small = ("--set", "estimator_epochs=2", "--set", "estimator_hidden=4", "--set", "epochs=2")
     options = ("--space", "paper", "--splits", "0", "--device", "cpu", "--json")
     found = json.loads(tune("--trials", 2, *small, *options).out)
@@ -182,9 +172,7 @@ def test_the_space_of_the_paper_is_searched(tune: Command) -> None:
     assert found["space"] == "paper"
 
 
-def test_a_graph_with_many_splits_is_searched_on_the_first_three(
-    hpgmn: Command, tmp_path: Path
-) -> None:
+def test_a_graph_with_many_splits_is_searched_on_the_first_three(hpgmn, tmp_path):
     graph = package.trading_network(num_nodes=100, seed=3).graph
     package.write_graph(graph, tmp_path / "trading.npz")
     answer = hpgmn("tune", "trading.npz", "--study", "new/b.db", "--trials", 1, *MLP, "--json")
@@ -192,7 +180,7 @@ def test_a_graph_with_many_splits_is_searched_on_the_first_three(
     assert (tmp_path / "new" / "b-best.yaml").exists()
 
 
-def test_time_ends_a_search_between_trials(tune: Command) -> None:
+def test_time_ends_a_search_between_trials(tune):
     answer = tune("--trials", 9, *MLP, "--timeout", 1e-9)
     assert answer.code == 0
     assert "0 of 9 trials are done." in answer.err
@@ -201,14 +189,12 @@ def test_time_ends_a_search_between_trials(tune: Command) -> None:
     assert "Trials: 2 finished." in answer.out
 
 
-def test_ctrl_c_keeps_what_is_done(
-    tune: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ctrl_c_keeps_what_is_done(tune, tmp_path, monkeypatch):
     left = 10  # one question before each trial, one after each of its three epochs
 
     @contextmanager
-    def stop_on_signal() -> Any:
-        def asked() -> bool:
+    def stop_on_signal():
+        def asked():
             nonlocal left
             left -= 1
             return left <= 0
@@ -225,17 +211,15 @@ def test_ctrl_c_keeps_what_is_done(
     assert "Trials: 5 finished, 1 cut off (run again)." in answer.out
 
 
-def test_settings_that_exclude_each_other_are_refused(tune: Command) -> None:
+def test_settings_that_exclude_each_other_are_refused(tune):
     options = ("--set", "batch_size=2", "--set", "consistency_weight=1", "--device", "cpu")
     answer = tune("--trials", 2, *options)
     assert answer.code == 2
     assert "batch_size=0" in answer.err
 
 
-def test_a_search_in_which_nothing_can_be_trained_says_why(
-    tune: Command, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def train(*_: Any) -> Any:
+def test_a_search_in_which_nothing_can_be_trained_says_why(tune, monkeypatch):
+    def train(*_):
         raise package.HPGMNError("Out of memory.")
 
     monkeypatch.setattr(tuning_tasks, "train_trial", train)
@@ -245,9 +229,7 @@ def test_a_search_in_which_nothing_can_be_trained_says_why(
 
 
 @pytest.mark.parametrize("options", [(), ("--timeout", 600)])
-def test_dead_workers_are_told(
-    tune: Command, options: tuple[Any, ...], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_dead_workers_are_told(tune, options, monkeypatch):
     monkeypatch.setattr("hpgmn.runs.tune.tune_on", dying_workers)
     answer = tune("--trials", 2, *MLP, "--workers", 2, *options)
     assert answer.code == 2
@@ -256,9 +238,7 @@ def test_dead_workers_are_told(
     assert "Time limit" not in answer.err
 
 
-def test_dead_workers_are_told_when_the_time_is_over_too(
-    tune: Command, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_dead_workers_are_told_when_the_time_is_over_too(tune, monkeypatch):
     monkeypatch.setattr("hpgmn.runs.tune.tune_on", dying_workers)
     answer = tune("--trials", 2, *MLP, "--workers", 2, "--timeout", 1e-9)
     assert answer.code == 0
@@ -266,11 +246,11 @@ def test_dead_workers_are_told_when_the_time_is_over_too(
     assert "Workers that died: 1. Use fewer --workers" in answer.err
 
 
-def dying_workers(*_: Any, on_lost: Callable[[str], None], **__: Any) -> None:
+def dying_workers(*_, on_lost, **__):
     on_lost("A worker died.")
 
 
-def test_a_space_without_numbers_has_no_picture(tune: Command, tmp_path: Path) -> None:
+def test_a_space_without_numbers_has_no_picture(tune, tmp_path):
     numbers = ("lr", "weight_decay", "dropout", "attributes_dropout", "layers")
     fixed = [word for name in numbers for word in ("--set", f"{name}=1e-0")]
     fixed = [word.replace("dropout=1e-0", "dropout=0.5") for word in fixed]
@@ -305,9 +285,7 @@ def test_a_space_without_numbers_has_no_picture(tune: Command, tmp_path: Path) -
         ([], "Missing option '--trials'"),
     ],
 )
-def test_mistakes_are_refused_and_leave_nothing(
-    tune: Command, tmp_path: Path, contents: Contents, arguments: list[Any], message: str
-) -> None:
+def test_mistakes_are_refused_and_leave_nothing(tune, tmp_path, contents, arguments, message):
     before = contents(tmp_path)
     answer = tune(*arguments)
     assert answer.code == 2, answer
@@ -317,13 +295,13 @@ def test_mistakes_are_refused_and_leave_nothing(
     assert contents(tmp_path) == before
 
 
-def test_an_unknown_graph_is_refused(hpgmn: Command) -> None:
+def test_an_unknown_graph_is_refused(hpgmn):
     answer = hpgmn("tune", "texs", "--study", "a.db", "--trials", 2)
     assert answer.code == 2
     assert "Unknown dataset 'texs'. Did you mean 'texas'?" in answer.err
 
 
-def test_a_space_of_which_nothing_is_left_is_refused(tune: Command) -> None:
+def test_a_space_of_which_nothing_is_left_is_refused(tune):
     values = {"num_patterns": 5, "hidden_dim": 5, "kpattern_weight": 0, "entropy_weight": 0}
     fixed = [word for name, value in values.items() for word in ("--set", f"{name}={value}")]
     answer = tune("--trials", 2, "--space", "paper", *fixed)
@@ -331,7 +309,7 @@ def test_a_space_of_which_nothing_is_left_is_refused(tune: Command) -> None:
     assert "Nothing is left to search" in answer.err
 
 
-def test_a_file_that_is_no_study_is_refused(tune: Command, tmp_path: Path) -> None:
+def test_a_file_that_is_no_study_is_refused(tune, tmp_path):
     (tmp_path / "a.db").write_text("notes\n")
     answer = tune("--trials", 2, *MLP)
     assert answer.code == 2
@@ -339,7 +317,7 @@ def test_a_file_that_is_no_study_is_refused(tune: Command, tmp_path: Path) -> No
     assert (tmp_path / "a.db").read_text() == "notes\n"
 
 
-def test_a_folder_that_cannot_be_written_is_refused(hpgmn: Command, graph_file: Path) -> None:
+def test_a_folder_that_cannot_be_written_is_refused(hpgmn, graph_file):
     answer = hpgmn("tune", graph_file, "--study", graph_file / "a.db", "--trials", 2, *MLP)
     assert answer.code == 2
     assert answer.err == (
@@ -347,7 +325,7 @@ def test_a_folder_that_cannot_be_written_is_refused(hpgmn: Command, graph_file: 
     )
 
 
-def test_another_search_is_refused(tune: Command) -> None:
+def test_another_search_is_refused(tune):
     assert tune("--trials", 1, *MLP).code == 0
     for options, difference in (
         (("--model", "gcn", *SMALL), "model (mlp, now gcn)."),
@@ -360,7 +338,7 @@ def test_another_search_is_refused(tune: Command) -> None:
         assert difference in answer.err
 
 
-def test_files_that_cannot_be_written_are_told(tune: Command, tmp_path: Path) -> None:
+def test_files_that_cannot_be_written_are_told(tune, tmp_path):
     (tmp_path / "a-best.yaml").mkdir()
     answer = tune("--trials", 1, *MLP)
     assert answer.code == 2
@@ -370,7 +348,7 @@ def test_files_that_cannot_be_written_are_told(tune: Command, tmp_path: Path) ->
     assert states(tmp_path / "a.db") == ["COMPLETE"]
 
 
-def test_a_study_that_was_killed_before_its_first_trial(tune: Command, tmp_path: Path) -> None:
+def test_a_study_that_was_killed_before_its_first_trial(tune, tmp_path):
     from hpgmn.runs.study import open_study
 
     with open_study(tmp_path / "a.db"):
@@ -381,7 +359,7 @@ def test_a_study_that_was_killed_before_its_first_trial(tune: Command, tmp_path:
     assert tune("--trials", 1, *MLP).code == 0
 
 
-def test_code_is_imported_only_when_the_user_names_it(tune: Command, tmp_path: Path) -> None:
+def test_code_is_imported_only_when_the_user_names_it(tune, tmp_path):
     from hpgmn.runs.study import claim, open_study
 
     path = tmp_path / "a.db"

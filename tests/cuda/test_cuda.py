@@ -15,10 +15,9 @@ import torch
 
 from hpgmn.base.metrics import accuracy
 from hpgmn.base.settings import make_settings
-from hpgmn.graph import Graph
 from hpgmn.graph.synthetic import trading_network
 from hpgmn.models import MODELS
-from hpgmn.models.stage import Replica, TrainingTask, make_task
+from hpgmn.models.stage import Replica, make_task
 from hpgmn.statistics import STATISTICS, LocalStatistics, StatisticsSettings
 from hpgmn.training import replay, stage_runner, trainer
 from hpgmn.training.stage_runner import StageRunner
@@ -34,11 +33,11 @@ WIDTHS = {"hidden_dim": 16, "query_dim": 16, "estimator_hidden": 16, "num_patter
 
 
 @pytest.fixture(scope="module")
-def graph() -> Graph:
+def graph():
     return trading_network(num_nodes=300, seed=3).graph
 
 
-def task_of(graph: Graph, name: str, device: str = "cuda", **values: Any) -> TrainingTask:
+def task_of(graph, name, device="cuda", **values):
     cls = MODELS[name].settings
     chosen: dict[str, Any] = dict(WIDTHS)
     chosen |= {info.name: 12 for info in fields(cls) if info.name.endswith("epochs")}
@@ -51,7 +50,7 @@ def task_of(graph: Graph, name: str, device: str = "cuda", **values: Any) -> Tra
     return make_task(graph, replicas, [(one.train, one.val) for one in splits], device)
 
 
-def assert_alike(one: TrainState, other: TrainState, tolerance: float) -> None:
+def assert_alike(one, other, tolerance):
     for stage, history in one.history.items():
         for key, rows in history.items():
             torch.testing.assert_close(
@@ -65,12 +64,12 @@ def assert_alike(one: TrainState, other: TrainState, tolerance: float) -> None:
 
 
 @pytest.fixture
-def recordings(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+def recordings(monkeypatch):
     """Every attempt to record an epoch or a step."""
     made: list[Any] = []
     real = replay.attempt
 
-    def watched(make: Any) -> Any:
+    def watched(make):
         made.append(real(make))
         return made[-1]
 
@@ -80,9 +79,7 @@ def recordings(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 
 @pytest.mark.parametrize("name", list(MODELS))
-def test_every_model_is_replayed_as_it_runs(
-    graph: Graph, name: str, recordings: list[Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_model_is_replayed_as_it_runs(graph, name, recordings, monkeypatch):
     task = task_of(graph, name)
     replayed = train(task, MODELS[name])
     assert recordings
@@ -91,9 +88,7 @@ def test_every_model_is_replayed_as_it_runs(
     assert_alike(train(task, MODELS[name]), replayed, 2e-3)
 
 
-def test_steps_on_batches_are_replayed_as_they_run(
-    graph: Graph, recordings: list[Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_steps_on_batches_are_replayed_as_they_run(graph, recordings, monkeypatch):
     kinds = ("attributes", "class_counts", "class_means")
     task = task_of(graph, "hpgmn", batch_size=40, statistics=kinds, entropy_weight=0.5)
     replayed = train(task, MODELS["hpgmn"])
@@ -103,9 +98,7 @@ def test_steps_on_batches_are_replayed_as_they_run(
     assert_alike(train(task, MODELS["hpgmn"]), replayed, 2e-3)
 
 
-def test_replays_go_on_with_fewer_replicas_and_other_rates(
-    graph: Graph, recordings: list[Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_replays_go_on_with_fewer_replicas_and_other_rates(graph, recordings, monkeypatch):
     cls = MODELS["hpgmn"].settings
     common: dict[str, Any] = {
         "hidden_dim": 16,
@@ -134,13 +127,7 @@ def test_replays_go_on_with_fewer_replicas_and_other_rates(
         ("hpgmn-appnp", {"propagation": "before", "batch_norm": True}),
     ],
 )
-def test_consistency_loss_between_passes_is_replayed(
-    graph: Graph,
-    name: str,
-    more: dict[str, Any],
-    recordings: list[Any],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_consistency_loss_between_passes_is_replayed(graph, name, more, recordings, monkeypatch):
     values = {"consistency_weight": 0.5, "consistency_warmup": 6} | more
     task = task_of(graph, name, **values)
     replayed = train(task, MODELS[name])
@@ -152,7 +139,7 @@ def test_consistency_loss_between_passes_is_replayed(
 @pytest.mark.parametrize("name", list(MODELS))
 @pytest.mark.parametrize("batch_size", [0, 64])
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode")
-def test_an_epoch_asks_the_gpu_nothing(graph: Graph, name: str, batch_size: int) -> None:
+def test_an_epoch_asks_the_gpu_nothing(graph, name, batch_size):
     if batch_size and name != "hpgmn":
         pytest.skip("reads all nodes")
     values = {"batch_size": batch_size}
@@ -182,7 +169,7 @@ def test_an_epoch_asks_the_gpu_nothing(graph: Graph, name: str, batch_size: int)
 
 @pytest.mark.parametrize("form", ["dense", "half", "factored"])
 @pytest.mark.parametrize("diffusion_form", ["dense", "implicit", "topk", "sketch"])
-def test_statistics_are_those_of_the_cpu(graph: Graph, form: str, diffusion_form: str) -> None:
+def test_statistics_are_those_of_the_cpu(graph, form, diffusion_form):
     settings = StatisticsSettings(
         statistics=STATISTICS,
         class_means_form=form,
@@ -205,9 +192,7 @@ def test_statistics_are_those_of_the_cpu(graph: Graph, form: str, diffusion_form
 
 @pytest.mark.parametrize("batch_size", [0, 64])
 @pytest.mark.parametrize("precision", ["float32", "tf32", "bfloat16"])
-def test_training_is_that_of_the_cpu_to_its_precision(
-    graph: Graph, precision: str, batch_size: int
-) -> None:
+def test_training_is_that_of_the_cpu_to_its_precision(graph, precision, batch_size):
     values = {"dropout": 0.0, "batch_size": batch_size, "precision": precision}
     values |= {
         name: 0.0 for name in MODELS["hpgmn"].settings.__dataclass_fields__ if "_dropout" in name
@@ -220,7 +205,7 @@ def test_training_is_that_of_the_cpu_to_its_precision(
     assert expected[-1].max() < 0.8 * expected[0].max()
 
 
-def test_predictions_after_batches_are_those_of_the_cpu(graph: Graph) -> None:
+def test_predictions_after_batches_are_those_of_the_cpu(graph):
     task = task_of(graph, "hpgmn", batch_size=64)
     state = train(task, MODELS["hpgmn"])
     found = logits(task, MODELS["hpgmn"], state.done).cpu()
@@ -232,9 +217,7 @@ def test_predictions_after_batches_are_those_of_the_cpu(graph: Graph) -> None:
     torch.testing.assert_close(found, again, rtol=1e-3, atol=1e-3)
 
 
-def test_the_log_says_nothing_of_graphs_that_failed(
-    graph: Graph, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_the_log_says_nothing_of_graphs_that_failed(graph, caplog):
     with caplog.at_level(logging.INFO):
         train(task_of(graph, "hpgmn"), MODELS["hpgmn"])
     assert "No CUDA graph" not in caplog.text

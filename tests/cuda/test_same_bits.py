@@ -21,10 +21,10 @@ from hpgmn.graph import Graph
 from hpgmn.graph.synthetic import trading_network
 from hpgmn.models import MODELS
 from hpgmn.models.stage import Replica
-from hpgmn.statistics import LocalStatistics, Statistic, StatisticsSettings
+from hpgmn.statistics import LocalStatistics, StatisticsSettings
 from hpgmn.statistics.settings import FORMS, MEANS_FORMS
 from hpgmn.training import replay, stage_runner, trainer
-from hpgmn.training.replicas import Fitted, fit_replicas
+from hpgmn.training.replicas import fit_replicas
 from hpgmn.training.trainer import deterministic_algorithms
 
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # before cuBLAS is first used
@@ -38,11 +38,11 @@ WIDTHS = {"hidden_dim": 16, "query_dim": 16, "estimator_hidden": 16, "num_patter
 
 
 @pytest.fixture(scope="module")
-def graph() -> Graph:
+def graph():
     return trading_network(num_nodes=1000, seed=3).graph
 
 
-def fitted(graph: Graph, name: str, **values: Any) -> Fitted:
+def fitted(graph, name, **values):
     cls = MODELS[name].settings
     known = {info.name for info in fields(cls)}
     chosen = WIDTHS | {one: 12 for one in known if one.endswith("epochs")} | values
@@ -53,7 +53,7 @@ def fitted(graph: Graph, name: str, **values: Any) -> Fitted:
         return fit_replicas(graph, MODELS[name], replicas, masks, device="cuda")
 
 
-def assert_same_bits(one: Fitted, other: Fitted) -> None:
+def assert_same_bits(one, other):
     assert torch.equal(one.logits, other.logits)
     for stage, parameters in one.done.items():
         for key, value in parameters.items():
@@ -64,13 +64,11 @@ def assert_same_bits(one: Fitted, other: Fitted) -> None:
 
 
 @pytest.mark.parametrize("name", list(MODELS))
-def test_every_model_gives_the_same_bits_again(
-    graph: Graph, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_model_gives_the_same_bits_again(graph, name, monkeypatch):
     made: list[Any] = []
     real = replay.attempt
 
-    def watched(make: Any) -> Any:
+    def watched(make):
         made.append(real(make))
         return made[-1]
 
@@ -82,7 +80,7 @@ def test_every_model_gives_the_same_bits_again(
 
 
 @pytest.mark.parametrize("form", ["half", "sparse"])
-def test_batches_give_the_same_bits_again(graph: Graph, form: str) -> None:
+def test_batches_give_the_same_bits_again(graph, form):
     kinds = ("attributes", "class_counts", "class_means")
     values = {"batch_size": 100, "statistics": kinds, "class_means_form": form}
     assert_same_bits(fitted(graph, "hpgmn", **values), fitted(graph, "hpgmn", **values))
@@ -92,9 +90,7 @@ def test_batches_give_the_same_bits_again(graph: Graph, form: str) -> None:
     ("name", "form"),
     [*(("class_means", form) for form in MEANS_FORMS), *(("diffusion", form) for form in FORMS)],
 )
-def test_statistics_are_the_same_bits_each_time(
-    name: str, form: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_statistics_are_the_same_bits_each_time(name, form, monkeypatch):
     """A hub that all others trade with: cuSPARSE adds a long row up in no order."""
     monkeypatch.setenv("HPGMN_CACHE", "off")
     drawn = np.random.default_rng(1)
@@ -106,7 +102,7 @@ def test_statistics_are_the_same_bits_each_time(
     chosen = {"statistics": (name,), f"{name}_form": form, "neighbors": "undirected"}
     settings = make_settings(StatisticsSettings, chosen)
 
-    def built() -> Statistic:
+    def built():
         return LocalStatistics(hub, "cuda").build(hub.y[None], 4, [settings])[name]
 
     with deterministic_algorithms(True, "cuda"):
@@ -118,9 +114,7 @@ def test_statistics_are_the_same_bits_each_time(
 
 
 @pytest.mark.parametrize("width", [1, 40, 128, 300])
-def test_products_by_kernel_are_those_of_cusparse(
-    width: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_products_by_kernel_are_those_of_cusparse(width, monkeypatch):
     """Also with empty rows and one that is far longer than the others."""
     random = np.random.default_rng(0)
     dense = random.normal(size=(200, 500)) * (random.random((200, 500)) < 0.02)

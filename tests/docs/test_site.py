@@ -9,7 +9,6 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -26,7 +25,7 @@ _DECIMAL = re.compile(r"\d+\.\d+")
 LEEWAY = 0.03  # scores on another processor
 
 
-def page_name(path: Path) -> str:
+def page_name(path):
     return path.relative_to(ROOT).as_posix()
 
 
@@ -34,7 +33,7 @@ def page_name(path: Path) -> str:
 
 
 @pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+def built(tmp_path_factory):
     """The folder of the built site, and what the build said."""
     site = tmp_path_factory.mktemp("site")
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(site)]
@@ -55,14 +54,14 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
 class Page(HTMLParser):
     """What a page loads, where it links to, and the anchors it has."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path):
         super().__init__()
         self.loads: list[str] = []
         self.links: list[str] = []
         self.anchors: set[str] = set()
         self.feed(path.read_text(encoding="utf-8"))
 
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+    def handle_starttag(self, tag, attrs):
         given = {key: value or "" for key, value in attrs}
         self.anchors |= {given[key] for key in ("id", "name") if key in given}
         if tag == "a" and "href" in given:
@@ -73,11 +72,11 @@ class Page(HTMLParser):
             self.loads.append(given["src"])
 
 
-def is_outside(address: str) -> bool:
+def is_outside(address):
     return re.match(r"(?:[a-z][a-z0-9+.-]*:)?//", address) is not None
 
 
-def test_the_check_sees_what_comes_from_elsewhere(tmp_path: Path) -> None:
+def test_the_check_sees_what_comes_from_elsewhere(tmp_path):
     page = tmp_path / "page.html"
     page.write_text(
         '<link rel="stylesheet" href="https://fonts.example/css"><script src="//cdn.example/a.js">'
@@ -93,14 +92,14 @@ def test_the_check_sees_what_comes_from_elsewhere(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_site_builds_without_warnings(built: tuple[Path, str]) -> None:
+def test_the_site_builds_without_warnings(built):
     _, said = built
     assert "Documentation built" in said
     assert not [line for line in said.splitlines() if re.match(r"(WARNING|ERROR)\b", line)]
 
 
 @pytest.mark.slow
-def test_pages_load_nothing_from_elsewhere(built: tuple[Path, str]) -> None:
+def test_pages_load_nothing_from_elsewhere(built):
     site, _ = built
     pages = sorted(site.rglob("*.html"))
     assert len(pages) > len(PAGES)
@@ -115,7 +114,7 @@ def test_pages_load_nothing_from_elsewhere(built: tuple[Path, str]) -> None:
 
 
 @pytest.mark.slow
-def test_every_local_link_and_picture_is_there(built: tuple[Path, str]) -> None:
+def test_every_local_link_and_picture_is_there(built):
     site, _ = built
     pages = {page.resolve(): Page(page) for page in site.rglob("*.html") if page.name != "404.html"}
     broken = []
@@ -135,7 +134,7 @@ def test_every_local_link_and_picture_is_there(built: tuple[Path, str]) -> None:
 
 
 @pytest.mark.slow
-def test_pictures_of_records_are_shown(built: tuple[Path, str]) -> None:
+def test_pictures_of_records_are_shown(built):
     site, _ = built
     shown = [one for one in Page(site / "BENCHMARKS.html").loads if one.endswith(".svg")]
     drawn = re.findall(r"\((pictures/\S+\.svg)\)", (ROOT / "docs/BENCHMARKS.md").read_text())
@@ -145,7 +144,7 @@ def test_pictures_of_records_are_shown(built: tuple[Path, str]) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("module", ["nn", "transforms", "statistics", "explain", "auditing"])
-def test_the_reference_has_every_public_name(built: tuple[Path, str], module: str) -> None:
+def test_the_reference_has_every_public_name(built, module):
     import importlib
 
     site, _ = built
@@ -157,7 +156,7 @@ def test_the_reference_has_every_public_name(built: tuple[Path, str], module: st
 
 
 @pytest.mark.slow
-def test_the_reference_has_every_name_of_the_package(built: tuple[Path, str]) -> None:
+def test_the_reference_has_every_name_of_the_package(built):
     import hpgmn
 
     site, _ = built
@@ -170,7 +169,7 @@ def test_the_reference_has_every_name_of_the_package(built: tuple[Path, str]) ->
 
 
 @pytest.mark.slow
-def test_docstrings_are_shown_as_markdown(built: tuple[Path, str]) -> None:
+def test_docstrings_are_shown_as_markdown(built):
     site, _ = built
     for page in (site / "reference").rglob("*.html"):
         text = page.read_text(encoding="utf-8")
@@ -181,7 +180,7 @@ def test_docstrings_are_shown_as_markdown(built: tuple[Path, str]) -> None:
 
 
 @pytest.mark.slow
-def test_tables_are_made_of_the_code(built: tuple[Path, str]) -> None:
+def test_tables_are_made_of_the_code(built):
     from hpgmn.base.settings import describe_settings
     from hpgmn.models import MODELS
 
@@ -202,7 +201,7 @@ class Snippet(NamedTuple):
     output: str | None
 
 
-def snippets(text: str) -> list[Snippet]:
+def snippets(text):
     """The Python blocks in order; a text block right after one is its output."""
     fences = list(_FENCE.finditer(text))
     found = []
@@ -216,7 +215,7 @@ def snippets(text: str) -> list[Snippet]:
     return found
 
 
-def same(printed: str, promised: str) -> bool:
+def same(printed, promised):
     """Whether two texts are equal but for the last digits of decimal numbers."""
     if _DECIMAL.sub("0.0", printed.strip()) != _DECIMAL.sub("0.0", promised.strip()):
         return False
@@ -233,11 +232,11 @@ def same(printed: str, promised: str) -> bool:
         ("(2000, 5)", "(2001, 5)", False),
     ],
 )
-def test_outputs_differ_in_last_digits_only(printed: str, promised: str, equal: bool) -> None:
+def test_outputs_differ_in_last_digits_only(printed, promised, equal):
     assert same(printed, promised) is equal
 
 
-def test_snippets_are_found_with_their_output() -> None:
+def test_snippets_are_found_with_their_output():
     text = "```python\na\n```\n\n```text\nb\n```\n\n```python\nc\n```\n\nwords\n\n```text\nd\n```\n"
     assert snippets(text) == [Snippet("a\n", "b\n"), Snippet("c\n", None)]
 
@@ -245,16 +244,14 @@ def test_snippets_are_found_with_their_output() -> None:
 WITH_SNIPPETS = [path for path in PAGES if snippets(path.read_text(encoding="utf-8"))]
 
 
-def test_the_pages_have_snippets() -> None:
+def test_the_pages_have_snippets():
     names = {path.stem for path in WITH_SNIPPETS}
     assert {"index", "first-steps", "own-data", "audit", "explain", "new-nodes"} <= names
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("path", WITH_SNIPPETS, ids=page_name)
-def test_snippets_run_and_print_what_the_page_says(
-    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_snippets_run_and_print_what_the_page_says(path, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {"__name__": path.stem}
     for snippet in snippets(path.read_text(encoding="utf-8")):
@@ -268,7 +265,7 @@ def test_snippets_run_and_print_what_the_page_says(
 # --- Command lines -----------------------------------------------------------------------------
 
 
-def in_fences(text: str) -> Iterator[list[str]]:
+def in_fences(text):
     """The words after ``hpgmn`` of every command in a block for the shell."""
     for language, body in _FENCE.findall(text):
         if language != "sh":
@@ -280,13 +277,13 @@ def in_fences(text: str) -> Iterator[list[str]]:
                     yield words[1:]
 
 
-def in_prose(text: str) -> Iterator[list[str]]:
+def in_prose(text):
     """The words after ``hpgmn`` of commands quoted in sentences and tables."""
     for quoted in _INLINE.findall(_FENCE.sub("", text)):
         yield shlex.split(quoted)[1:]
 
 
-def command_of(words: list[str]) -> tuple[Any, list[str]]:
+def command_of(words):
     """The command that the first words name, and the words that are left."""
     import typer
 
@@ -303,7 +300,7 @@ def command_of(words: list[str]) -> tuple[Any, list[str]]:
     return command, rest
 
 
-def check_options(words: list[str]) -> None:
+def check_options(words):
     """Refuse a command or an option that does not exist."""
     command, rest = command_of(words)
     known = {"--help"}
@@ -314,7 +311,7 @@ def check_options(words: list[str]) -> None:
             raise LookupError(f"hpgmn {' '.join(words)}: no option {word}")
 
 
-def check_whole(words: list[str]) -> None:
+def check_whole(words):
     """Parse a command line as the command itself would, without running it."""
     command, rest = command_of(words)
     check_options(words)
@@ -323,7 +320,7 @@ def check_whole(words: list[str]) -> None:
 
 
 @pytest.mark.parametrize("path", WRITTEN, ids=page_name)
-def test_commands_exist_with_their_options(path: Path) -> None:
+def test_commands_exist_with_their_options(path):
     text = path.read_text(encoding="utf-8")
     for words in in_fences(text):
         check_whole(words)
@@ -331,7 +328,7 @@ def test_commands_exist_with_their_options(path: Path) -> None:
         check_options(words)
 
 
-def test_the_pages_have_commands() -> None:
+def test_the_pages_have_commands():
     found = [words for path in PAGES for words in in_fences(path.read_text(encoding="utf-8"))]
     used = {words[0] for words in found if words}
     assert {"demo", "convert", "audit", "train", "predict", "explain", "tune"} <= used
@@ -340,12 +337,12 @@ def test_the_pages_have_commands() -> None:
 @pytest.mark.parametrize(
     "line", ["trian texas", "train texas --sedes 3", "bench grwoth", "audit --split 0"]
 )
-def test_the_check_sees_wrong_commands(line: str) -> None:
+def test_the_check_sees_wrong_commands(line):
     with pytest.raises(Exception, match=r"no command|no option|[Mm]issing"):
         check_whole(line.split())
 
 
-def test_commands_are_found_in_blocks_and_prose() -> None:
+def test_commands_are_found_in_blocks_and_prose():
     text = "See `hpgmn tune`.\n```sh\ncd here && hpgmn train texas  # why\nmake demo\n```\n"
     assert list(in_fences(text)) == [["train", "texas"]]
     assert list(in_prose(text)) == [["tune"]]

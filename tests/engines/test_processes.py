@@ -10,10 +10,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -21,32 +19,32 @@ import torch
 
 import hpgmn
 from hpgmn.base.errors import HPGMNError
-from hpgmn.engines import Channel, Share, Task, TaskResult
+from hpgmn.engines import Share, Task, TaskResult
 from hpgmn.engines import processes as local
 from hpgmn.engines.processes import LocalEngine, PipeChannel, work
 
 SOURCE = Path(hpgmn.__file__).parents[1]
 
 
-def adds(argument: int, shared: Any, line: Channel) -> tuple[int, int, Share]:
+def adds(argument, shared, line):
     line.send(("begun", argument))
     return argument + int(line.request(("half of", argument))), int(shared.sum()), line.share
 
 
-def fails(argument: int, shared: Any, line: Channel) -> None:
+def fails(argument, shared, line):
     raise HPGMNError("Too large.") if argument else ZeroDivisionError("one\ntwo")
 
 
 # One process.
 
 
-def test_tasks_here_give_values_and_ask(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tasks_here_give_values_and_ask(monkeypatch):
     monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
     waiting = iter([Task(f"task {number}", adds, number, np.arange(4)) for number in (2, 4)])
     ended: list[TaskResult] = []
     heard = []
 
-    def answer(name: str, message: tuple[str, int]) -> int:
+    def answer(name, message):
         heard.append((name, message))
         return message[1] // 2
 
@@ -60,7 +58,7 @@ def test_tasks_here_give_values_and_ask(monkeypatch: pytest.MonkeyPatch) -> None
     ]
 
 
-def test_tasks_here_fail_with_a_reason() -> None:
+def test_tasks_here_fail_with_a_reason():
     waiting = iter([Task("a", fails, 1), Task("b", fails, 0)])
     ended: list[TaskResult] = []
     LocalEngine().run(lambda: next(waiting, None), ended.append)
@@ -69,12 +67,12 @@ def test_tasks_here_fail_with_a_reason() -> None:
     assert ended[1].trace.startswith("Traceback")
 
 
-def test_what_is_asked_to_stop_begins_no_task() -> None:
+def test_what_is_asked_to_stop_begins_no_task():
     ended: list[TaskResult] = []
     with pytest.raises(KeyboardInterrupt):
         LocalEngine().run(lambda: None, ended.append, should_stop=lambda: True)
 
-    def stops(argument: Any, shared: Any, line: Channel) -> None:
+    def stops(argument, shared, line):
         assert line.should_stop()
         raise KeyboardInterrupt
 
@@ -90,7 +88,7 @@ def test_what_is_asked_to_stop_begins_no_task() -> None:
 
 
 @pytest.fixture
-def as_before(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def as_before(monkeypatch):
     """A worker changes its process: here that of the tests."""
     handler, threads = signal.getsignal(signal.SIGINT), torch.get_num_threads()
     handlers = list(logging.getLogger("hpgmn").handlers)
@@ -101,12 +99,12 @@ def as_before(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     logging.getLogger("hpgmn").handlers[:] = handlers
 
 
-def hear(*sent: Any) -> list[Any]:
+def hear(*sent):
     """Send a worker each of these after its answer to the one before; returns the answers."""
     near, far = multiprocessing.Pipe()
     heard = []
 
-    def talk() -> None:
+    def talk():
         for one in sent:
             near.send(one)
             heard.append(near.recv())
@@ -119,27 +117,27 @@ def hear(*sent: Any) -> list[Any]:
     return heard
 
 
-def doubled(argument: Any, shared: Any, line: Channel) -> Any:
+def doubled(argument, shared, line):
     return argument * shared, line.share.memory, torch.get_num_threads()
 
 
-def asks(argument: Any, shared: Any, line: Channel) -> Any:
+def asks(argument, shared, line):
     return [line.request(argument), line.request(argument + 1)]
 
 
-def cannot_be_sent(argument: Any, shared: Any, line: Channel) -> Any:
+def cannot_be_sent(argument, shared, line):
     return (one for one in [argument])
 
 
 @pytest.mark.usefixtures("as_before")
-def test_a_worker_keeps_what_tasks_share() -> None:
+def test_a_worker_keeps_what_tasks_share():
     heard = hear((doubled, 3, True, 2), (doubled, 4, False, None), (doubled, 4, True, 3))
     assert heard == [("ended", ((number, 0.25, 1), "", "")) for number in (6, 8, 12)]
     assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
 
 
 @pytest.mark.usefixtures("as_before")
-def test_a_worker_asks_and_lives_on_after_failures() -> None:
+def test_a_worker_asks_and_lives_on_after_failures():
     heard = hear((asks, 1, False, None), 10, 20, (fails, 1, False, None), (fails, 0, False, None))
     assert heard[:3] == [("request", 1), ("request", 2), ("ended", ([10, 20], "", ""))]
     assert heard[3] == ("ended", (None, "Too large.", ""))
@@ -150,7 +148,7 @@ def test_a_worker_asks_and_lives_on_after_failures() -> None:
     assert trace.startswith("Traceback")
 
 
-def waits(argument: Any, shared: Any, line: Channel) -> None:
+def waits(argument, shared, line):
     while not line.should_stop():
         time.sleep(0.001)
     raise KeyboardInterrupt
@@ -158,14 +156,14 @@ def waits(argument: Any, shared: Any, line: Channel) -> None:
 
 @pytest.mark.usefixtures("as_before")
 @pytest.mark.parametrize("function", [asks, waits])
-def test_a_worker_that_is_left_alone_ends(function: Callable[..., Any]) -> None:
+def test_a_worker_that_is_left_alone_ends(function):
     near, far = multiprocessing.Pipe()
     near.send((function, 1, False, None))
     near.close()
     work(far, Share())
 
 
-def test_a_line_that_is_broken_is_the_sign_to_stop() -> None:
+def test_a_line_that_is_broken_is_the_sign_to_stop():
     near, far = multiprocessing.Pipe()
     line = PipeChannel(far, Share())
     assert not line.should_stop()
@@ -177,7 +175,7 @@ def test_a_line_that_is_broken_is_the_sign_to_stop() -> None:
     assert line.should_stop()
 
 
-def test_a_worker_ends_with_the_first_process(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_ends_with_the_first_process(monkeypatch):
     ours, theirs = multiprocessing.Pipe()
     codes: list[int] = []
     monkeypatch.setattr(multiprocessing, "parent_process", lambda: SimpleNamespace(sentinel=ours))
@@ -225,7 +223,7 @@ def long(argument, shared, line):
 
 
 @pytest.fixture
-def tasks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+def tasks(tmp_path, monkeypatch):
     (tmp_path / "tasks_for_processes.py").write_text(TASKS)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), str(SOURCE)]))
@@ -236,14 +234,14 @@ def tasks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
 
 @pytest.mark.slow
-def test_processes_share_the_work(tasks: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_processes_share_the_work(tasks, monkeypatch):
     monkeypatch.setattr(torch, "get_num_threads", lambda: 5)
     shared = [100]
     waiting = iter([Task(str(number), tasks.adds, number, shared) for number in range(6)])
     ended: list[TaskResult] = []
     heard = []
 
-    def answer(name: str, message: Any) -> Any:
+    def answer(name, message):
         heard.append((name, message))
         return 10 * int(name)
 
@@ -260,9 +258,7 @@ def test_processes_share_the_work(tasks: Any, monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.mark.slow
 @pytest.mark.parametrize("tries", [2, 3])
-def test_a_task_whose_process_is_gone_is_begun_again(
-    tasks: Any, tmp_path: Path, tries: int
-) -> None:
+def test_a_task_whose_process_is_gone_is_begun_again(tasks, tmp_path, tries):
     every = [Task("one", tasks.dies, str(tmp_path / "begun")), Task("two", tasks.adds, 1, [0])]
     waiting = iter(every)
     ended: list[TaskResult] = []
@@ -286,7 +282,7 @@ def test_a_task_whose_process_is_gone_is_begun_again(
 
 
 @pytest.mark.slow
-def test_what_is_asked_to_stop_leaves_nothing(tasks: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_asked_to_stop_leaves_nothing(tasks, monkeypatch):
     monkeypatch.setattr(local, "GRACE_SECONDS", 1.0)
     waiting = iter([Task(name, tasks.long, name) for name in ("obedient", "stubborn", "third")])
     begun: dict[str, tuple[int, str]] = {}
@@ -315,7 +311,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.slow
-def test_processes_end_when_the_first_is_killed(tasks: Any, tmp_path: Path) -> None:
+def test_processes_end_when_the_first_is_killed(tasks, tmp_path):
     (tmp_path / "alone.py").write_text(ALONE)
     process = subprocess.Popen(
         [sys.executable, tmp_path / "alone.py"], stdout=subprocess.PIPE, text=True
@@ -331,7 +327,7 @@ def test_processes_end_when_the_first_is_killed(tasks: Any, tmp_path: Path) -> N
         time.sleep(0.01)
 
 
-def test_a_process_that_ends_by_itself_is_told() -> None:
+def test_a_process_that_ends_by_itself_is_told():
     process = SimpleNamespace(join=lambda: None, exitcode=3)
     worker = SimpleNamespace(process=process, line=multiprocessing.Pipe()[0])
     words = local._Worker.describe_exit(worker)  # type: ignore[arg-type]

@@ -9,7 +9,6 @@ import socket
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,14 +18,14 @@ import pytest
 import torch
 
 from hpgmn.base.errors import HPGMNError
-from hpgmn.engines import Channel, Share, Task, TaskResult
+from hpgmn.engines import Share, Task, TaskResult
 from hpgmn.engines import ray as cluster
 from hpgmn.engines.ray import Mailbox, RayEngine, connect_ray, require_ray, work
 
 # Without Ray.
 
 
-def test_without_ray_there_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_ray_there_is_one_sentence(monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(
         HPGMNError,
@@ -36,14 +35,14 @@ def test_without_ray_there_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @pytest.mark.parametrize("address", ["nowhere", ":6379", "host:port"])
-def test_an_address_is_a_host_and_a_port(address: str) -> None:
+def test_an_address_is_a_host_and_a_port(address):
     with pytest.raises(
         HPGMNError, match=f"address of a Ray cluster must be HOST:PORT or auto .got '{address}'"
     ):
         cluster._check_address(address)
 
 
-def test_a_cluster_that_does_not_answer_is_told() -> None:
+def test_a_cluster_that_does_not_answer_is_told():
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{free.getsockname()[1]}"
@@ -54,7 +53,7 @@ def test_a_cluster_that_does_not_answer_is_told() -> None:
                 cluster._check_address(one)
 
 
-def test_some_addresses_need_no_look() -> None:
+def test_some_addresses_need_no_look():
     for address in ("local", "auto"):
         cluster._check_address(address)
     with socket.socket() as listening:
@@ -66,17 +65,17 @@ def test_some_addresses_need_no_look() -> None:
 class FakeRay(SimpleNamespace):
     """Ray that tells of machines, and remembers how it was begun."""
 
-    def nodes(self) -> list[dict[str, Any]]:
+    def nodes(self):
         return [{"Alive": True, "Resources": node} for node in self.machines] + [
             {"Alive": False, "Resources": {"CPU": 64.0, "GPU": 8.0}}
         ]
 
 
-def engine(*machines: dict[str, float], device: str = "cpu", workers: int | None = None) -> Any:
+def engine(*machines, device="cpu", workers=None):
     return RayEngine(FakeRay(machines=machines), device, workers)  # type: ignore[arg-type]
 
 
-def test_there_are_as_many_workers_as_cores_or_gpus() -> None:
+def test_there_are_as_many_workers_as_cores_or_gpus():
     machines = [{"CPU": 4.0}, {"CPU": 12.0, "GPU": 2.0}, {"memory": 1.0}]
     assert engine(*machines).workers == 16
     assert engine(*machines, device="cuda").workers == 2
@@ -90,9 +89,7 @@ def test_there_are_as_many_workers_as_cores_or_gpus() -> None:
     # Two machines of 4 and 12 cores; the larger one holds as many tasks as it has cores for.
     [(16, 1, 1 / 12), (8, 2, 1 / 6), (4, 4, 1 / 3), (2, 6, 1 / 2), (1, 12, 1.0), (40, 1, 1 / 12)],
 )
-def test_cores_are_divided_and_fit_every_machine(
-    at_a_time: int, threads: int, memory: float
-) -> None:
+def test_cores_are_divided_and_fit_every_machine(at_a_time, threads, memory):
     share, resources = engine({"CPU": 4.0}, {"CPU": 12.0}).share(at_a_time)
     assert share == Share(threads, memory)
     assert resources == {"num_cpus": threads}
@@ -101,18 +98,18 @@ def test_cores_are_divided_and_fit_every_machine(
 @pytest.mark.parametrize(
     ("at_a_time", "threads", "part"), [(2, 4, 1.0), (1, 8, 1.0), (3, 2, 0.5), (6, 1, 1 / 3)]
 )
-def test_tasks_on_one_gpu_have_the_same_part(at_a_time: int, threads: int, part: float) -> None:
+def test_tasks_on_one_gpu_have_the_same_part(at_a_time, threads, part):
     found = engine({"CPU": 8.0, "GPU": 2.0}, device="cuda").share(at_a_time)
     assert found == (Share(threads, part), {"num_cpus": threads, "num_gpus": part})
 
 
-def test_as_many_tasks_as_asked_for_find_room() -> None:
+def test_as_many_tasks_as_asked_for_find_room():
     """Three machines of four cores, four tasks: three cores each would leave room for three."""
     share, resources = engine(*[{"CPU": 4.0}] * 3).share(4)
     assert (share.threads, resources) == (2, {"num_cpus": 2})
 
 
-def test_machines_without_a_gpu_take_none_from_those_with_one() -> None:
+def test_machines_without_a_gpu_take_none_from_those_with_one():
     many = engine({"CPU": 8.0, "GPU": 8.0}, {"CPU": 56.0}, device="cuda")
     assert many.share(8) == (Share(1, 1.0), {"num_cpus": 1, "num_gpus": 1.0})
     few = engine({"CPU": 4.0, "GPU": 8.0}, device="cuda")
@@ -129,9 +126,7 @@ def test_machines_without_a_gpu_take_none_from_those_with_one() -> None:
         ({"num_cpus": 2, "num_gpus": 1.0}, None, r"needs 2 CPU cores, 1 GPU\. Add"),
     ],
 )
-def test_a_task_for_which_no_machine_has_room_is_refused(
-    resources: dict[str, float], memory: int | None, words: str | None
-) -> None:
+def test_a_task_for_which_no_machine_has_room_is_refused(resources, memory, words):
     """A machine that is gone, with room for all of them, does not count."""
     machines = [{"CPU": 4.0, "memory": 2.0**30}, {"CPU": 1.0, "GPU": 1.0, "memory": 2.0**30}]
     task = Task("one", print, 1, memory=memory)
@@ -142,7 +137,7 @@ def test_a_task_for_which_no_machine_has_room_is_refused(
         engine(*machines)._check_room(task, resources)
 
 
-def test_a_cluster_that_cannot_work_is_refused() -> None:
+def test_a_cluster_that_cannot_work_is_refused():
     with pytest.raises(HPGMNError, match=r"has no GPU. .*device="):
         engine({"CPU": 8.0}, device="cuda")
     with pytest.raises(HPGMNError, match="no machine with a CPU core"):
@@ -152,21 +147,21 @@ def test_a_cluster_that_cannot_work_is_refused() -> None:
 class Starting(FakeRay):
     """Ray that is begun, and perhaps cannot be."""
 
-    def init(self, **options: Any) -> None:
+    def init(self, **options):
         self.options = options
         signal.signal(signal.SIGTERM, signal.SIG_IGN)  # as Ray takes it
         if self.error:
             raise self.error
 
-    def is_initialized(self) -> bool:
+    def is_initialized(self):
         return bool(self.was_there)
 
-    def shutdown(self) -> None:
+    def shutdown(self):
         self.downs += 1
 
 
 @pytest.fixture
-def starting(monkeypatch: pytest.MonkeyPatch) -> Starting:
+def starting(monkeypatch):
     fake = Starting(error=None, was_there=False, downs=0, options=None)
     monkeypatch.setattr(cluster, "require_ray", lambda: fake)
     monkeypatch.setattr(cluster, "_check_address", lambda address: None)
@@ -174,7 +169,7 @@ def starting(monkeypatch: pytest.MonkeyPatch) -> Starting:
     return fake
 
 
-def test_ray_is_started_here_where_no_address_is_known(starting: Starting) -> None:
+def test_ray_is_started_here_where_no_address_is_known(starting):
     before = signal.getsignal(signal.SIGTERM)
     with connect_ray(num_cpus=3):
         assert starting.options["address"] == "local"
@@ -185,9 +180,7 @@ def test_ray_is_started_here_where_no_address_is_known(starting: Starting) -> No
     assert starting.downs == 1
 
 
-def test_an_address_goes_before_that_of_the_environment(
-    starting: Starting, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_address_goes_before_that_of_the_environment(starting, monkeypatch):
     monkeypatch.setenv("RAY_ADDRESS", "there:1")
     for given, used in ((None, "there:1"), ("here:2", "here:2")):
         with connect_ray(given, num_cpus=3):
@@ -195,14 +188,14 @@ def test_an_address_goes_before_that_of_the_environment(
             assert "num_cpus" not in starting.options
 
 
-def test_a_connection_that_is_there_is_left_as_it_is(starting: Starting) -> None:
+def test_a_connection_that_is_there_is_left_as_it_is(starting):
     starting.was_there = True
     with connect_ray() as ray:
         assert ray is starting  # type: ignore[comparison-overlap]
     assert (starting.options, starting.downs) == (None, 0)
 
 
-def test_a_cluster_that_refuses_is_told(starting: Starting) -> None:
+def test_a_cluster_that_refuses_is_told(starting):
     before = signal.getsignal(signal.SIGTERM)
     starting.error = RuntimeError("Version mismatch: ray 1\nmore")
     with (
@@ -216,8 +209,8 @@ def test_a_cluster_that_refuses_is_told(starting: Starting) -> None:
     assert signal.getsignal(signal.SIGTERM) is before
 
 
-def test_messages_are_taken_together_and_answered_to_who_asked() -> None:
-    async def talk() -> tuple[Any, ...]:
+def test_messages_are_taken_together_and_answered_to_who_asked():
+    async def talk():
         desk = Mailbox()
         first = asyncio.create_task(desk.take())
         await asyncio.sleep(0)
@@ -237,22 +230,22 @@ def test_messages_are_taken_together_and_answered_to_who_asked() -> None:
 
 
 @pytest.fixture
-def threads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+def threads(monkeypatch):
     numbers: list[int] = []
     monkeypatch.setattr(torch, "set_num_threads", numbers.append)
     return numbers
 
 
-def do(function: Callable[..., Any], version: str = cluster.__version__) -> tuple[Any, ...]:
+def do(function, version=cluster.__version__):
     """The machine's side, called here."""
     return work(function, 20, 3, None, (1, Share(5, 0.5), version))
 
 
-def fails(argument: Any, shared: Any, line: Channel) -> None:
+def fails(argument, shared, line):
     raise [HPGMNError("Too large."), ZeroDivisionError("one\ntwo")][argument != 20]
 
 
-def test_a_machine_answers_with_a_value_or_a_reason(threads: list[int]) -> None:
+def test_a_machine_answers_with_a_value_or_a_reason(threads):
     found = do(lambda argument, shared, line: (argument + shared, line.share, line.should_stop()))
     assert found == ((23, Share(5, 0.5), False), "", "")
     assert threads == [5]
@@ -263,7 +256,7 @@ def test_a_machine_answers_with_a_value_or_a_reason(threads: list[int]) -> None:
 
 
 @pytest.mark.usefixtures("threads")
-def test_a_machine_with_another_version_does_not_work() -> None:
+def test_a_machine_with_another_version_does_not_work():
     value, reason, trace = do(fails, "0.0.1")
     assert (value, trace) == (None, "")
     assert f"has hpgmn {cluster.__version__}, this one 0.0.1. Install the same" in reason
@@ -273,7 +266,7 @@ def test_a_machine_with_another_version_does_not_work() -> None:
 
 
 @pytest.fixture(scope="module")
-def three(ray_cluster: Any) -> Iterator[RayEngine]:
+def three(ray_cluster):
     """A cluster of three nodes with one core each; functions of this file are sent with tasks."""
     import ray
     from ray import cloudpickle
@@ -286,7 +279,7 @@ def three(ray_cluster: Any) -> Iterator[RayEngine]:
     cloudpickle.unregister_pickle_by_value(module)
 
 
-def adds(argument: int, shared: Any, line: Channel) -> tuple[int, int, bool]:
+def adds(argument, shared, line):
     line.send(("begun", argument))
     return (
         argument + int(line.request(("half of", argument))),
@@ -296,13 +289,13 @@ def adds(argument: int, shared: Any, line: Channel) -> tuple[int, int, bool]:
 
 
 @pytest.mark.ray
-def test_tasks_give_values_and_ask_and_share(three: RayEngine) -> None:
+def test_tasks_give_values_and_ask_and_share(three):
     assert repr(three) == "Ray: 3 machines, 3 cores; 3 at a time"
     shared, told = np.arange(100_000), []
     ended: list[TaskResult] = []
     waiting = iter([Task(f"task {number}", adds, number, shared) for number in range(0, 10, 2)])
 
-    def answer(name: str, message: tuple[str, int]) -> int:
+    def answer(name, message):
         told.append((name, message))
         return message[1] // 2
 
@@ -317,7 +310,7 @@ def test_tasks_give_values_and_ask_and_share(three: RayEngine) -> None:
         assert own == [("begun", number), ("half of", number)]
 
 
-def holds(argument: Any, shared: Any, line: Channel) -> None:
+def holds(argument, shared, line):
     line.send("begun")
     time.sleep(60)
 
@@ -325,9 +318,7 @@ def holds(argument: Any, shared: Any, line: Channel) -> None:
 @pytest.mark.ray
 @pytest.mark.slow
 @pytest.mark.usefixtures("three")
-def test_a_task_for_which_no_machine_is_left_is_told(
-    ray_cluster: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_task_for_which_no_machine_is_left_is_told(ray_cluster, monkeypatch):
     import ray
 
     monkeypatch.setattr(cluster, "CAPACITY_SECONDS", 0.5)
@@ -342,7 +333,7 @@ def test_a_task_for_which_no_machine_is_left_is_told(
         )
 
 
-def dies(argument: str, shared: Any, line: Channel) -> str:
+def dies(argument, shared, line):
     """Ends its process until it was begun so often that a file says enough."""
     with Path(argument).open("a") as file:
         file.write("x")
@@ -353,9 +344,7 @@ def dies(argument: str, shared: Any, line: Channel) -> str:
 
 @pytest.mark.ray
 @pytest.mark.parametrize("tries", [2, 3])
-def test_a_task_whose_process_is_gone_is_begun_again(
-    three: RayEngine, tmp_path: Path, tries: int
-) -> None:
+def test_a_task_whose_process_is_gone_is_begun_again(three, tmp_path, tries):
     waiting = iter([Task("one", dies, str(tmp_path / "begun"))])
     ended: list[TaskResult] = []
     lost: list[str] = []
@@ -368,7 +357,7 @@ def test_a_task_whose_process_is_gone_is_begun_again(
     assert ("died (WorkerCrashedError: lost). Retry" in one.reason) is (tries == 2)
 
 
-def long(argument: str, shared: Any, line: Channel) -> None:
+def long(argument, shared, line):
     """Takes a minute in a folder of its own; the stubborn one does not hear that it is to end."""
     with tempfile.TemporaryDirectory() as folder:
         line.send((os.getpid(), folder))
@@ -382,9 +371,7 @@ def long(argument: str, shared: Any, line: Channel) -> None:
 
 
 @pytest.mark.ray
-def test_what_is_asked_to_stop_leaves_nothing(
-    three: RayEngine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_asked_to_stop_leaves_nothing(three, monkeypatch):
     monkeypatch.setattr(cluster, "GRACE_SECONDS", 1.0)
     waiting = iter([Task(name, long, name) for name in ("obedient", "stubborn", "third", "4th")])
     begun: dict[str, tuple[int, str]] = {}
@@ -404,12 +391,12 @@ def test_what_is_asked_to_stop_leaves_nothing(
         assert not Path(begun[name][1]).exists(), "it was to tidy up"
 
 
-def cannot_be_sent(argument: Any, shared: Any, line: Channel) -> Any:
+def cannot_be_sent(argument, shared, line):
     return (one for one in [argument])
 
 
 @pytest.mark.ray
-def test_what_cannot_come_back_is_a_failure(three: RayEngine) -> None:
+def test_what_cannot_come_back_is_a_failure(three):
     waiting = iter([Task("one", cannot_be_sent, 1)])
     ended: list[TaskResult] = []
     three.run(lambda: next(waiting, None), ended.append, tries=3)
@@ -418,7 +405,7 @@ def test_what_cannot_come_back_is_a_failure(three: RayEngine) -> None:
 
 
 @pytest.mark.ray
-def test_what_tasks_share_goes_when_no_task_needs_it(three: RayEngine) -> None:
+def test_what_tasks_share_goes_when_no_task_needs_it(three):
     first, second = np.zeros(3), np.ones(3)
     place = three._place(first, {})
     assert three._place(first, {}) == place

@@ -21,7 +21,7 @@ from hpgmn.evaluation.scores import (
 )
 
 
-def test_a_score_is_mean_and_sample_deviation_over_runs() -> None:
+def test_a_score_is_mean_and_sample_deviation_over_runs():
     values = [0.8, 0.9, 0.4]
     score = Score.of(values)
     assert score.mean == pytest.approx(np.mean(values))
@@ -29,11 +29,11 @@ def test_a_score_is_mean_and_sample_deviation_over_runs() -> None:
     assert score.values == tuple(values)
 
 
-def test_a_single_run_has_no_spread() -> None:
+def test_a_single_run_has_no_spread():
     assert Score.of([0.7]) == Score(0.7, 0.0, (0.7,))
 
 
-def test_each_run_is_scored_on_its_own_nodes() -> None:
+def test_each_run_is_scored_on_its_own_nodes():
     random = np.random.default_rng(0)
     logits = random.normal(size=(3, 40, 4))
     y = random.integers(0, 4, 40)
@@ -45,7 +45,7 @@ def test_each_run_is_scored_on_its_own_nodes() -> None:
     assert found == pytest.approx(expected, abs=1e-6)
 
 
-def test_the_area_is_scikit_learns() -> None:
+def test_the_area_is_scikit_learns():
     random = np.random.default_rng(1)
     logits = random.normal(size=(2, 50, 2))
     y = random.integers(0, 2, 50)
@@ -58,18 +58,18 @@ def test_the_area_is_scikit_learns() -> None:
     assert found == pytest.approx(expected, abs=1e-6)
 
 
-def test_unknown_labels_outside_the_mask_do_no_harm() -> None:
+def test_unknown_labels_outside_the_mask_do_no_harm():
     logits = torch.tensor([[[2.0, 1.0], [0.0, 1.0], [0.0, 1.0]]])
     mask = np.array([True, True, False])
     assert scores(logits, np.array([0, 0, -1]), [mask], "accuracy") == [0.5]
 
 
-def test_an_unknown_metric_is_refused() -> None:
+def test_an_unknown_metric_is_refused():
     with pytest.raises(SettingError, match=r"Did you mean 'accuracy'\?"):
         scores(torch.zeros(1, 2, 2), np.array([0, 1]), [np.ones(2, bool)], "acuracy")
 
 
-def test_the_report_by_class_pools_the_runs_as_scikit_learn_does() -> None:
+def test_the_report_by_class_pools_the_runs_as_scikit_learn_does():
     random = np.random.default_rng(2)
     y = random.integers(0, 3, 60)
     predicted = random.integers(0, 3, (4, 60))
@@ -83,24 +83,12 @@ def test_the_report_by_class_pools_the_runs_as_scikit_learn_does() -> None:
         assert [row[key] for row in rows] == pytest.approx(column.tolist())
 
 
-def test_a_share_of_nothing_is_none() -> None:
+def test_a_share_of_nothing_is_none():
     y = np.array([0, 0, 1])
     predicted = np.array([[0, 0, 0]])
     rows = class_report(predicted, y, [np.ones(3, bool)], ["often", "missed", "absent"])
-    assert rows[0] == {
-        "class": "often",
-        "precision": 2 / 3,
-        "recall": 1.0,
-        "f1": 0.8,
-        "support": 2,
-    }
-    assert rows[1] == {
-        "class": "missed",
-        "precision": None,
-        "recall": 0.0,
-        "f1": 0.0,
-        "support": 1,
-    }
+    assert rows[0] == {"class": "often", "precision": 2 / 3, "recall": 1.0, "f1": 0.8, "support": 2}
+    assert rows[1] == {"class": "missed", "precision": None, "recall": 0.0, "f1": 0.0, "support": 1}
     assert rows[2] == {
         "class": "absent",
         "precision": None,
@@ -110,22 +98,22 @@ def test_a_share_of_nothing_is_none() -> None:
     }
 
 
-def test_seeds_of_a_split_are_averaged_first() -> None:
+def test_seeds_of_a_split_are_averaged_first():
     values = [80.0, 81.0, 82.0, 90.0, 90.0, 93.0]
     assert independent_values(values, splits=2, seeds=3) == [81.0, 91.0]
     assert independent_values(values, splits=6, seeds=1) == values
 
 
-def test_one_split_leaves_its_seeds() -> None:
+def test_one_split_leaves_its_seeds():
     assert independent_values([80.0, 81.0, 82.0], splits=1, seeds=3) == [80.0, 81.0, 82.0]
 
 
-def test_missing_runs_are_refused() -> None:
+def test_missing_runs_are_refused():
     with pytest.raises(ValueError, match="2 splits × 3 seeds"):
         independent_values([80.0] * 5, splits=2, seeds=3)
 
 
-def test_the_difference_is_that_of_nadeau_and_bengio() -> None:
+def test_the_difference_is_that_of_nadeau_and_bengio():
     random = np.random.default_rng(3)
     first, second = random.normal(80, 2, 10), random.normal(75, 3, 10)
     found = paired_difference(first, second, splits=10, test_per_train=20 / 48)
@@ -138,20 +126,20 @@ def test_the_difference_is_that_of_nadeau_and_bengio() -> None:
     assert (found.count, found.over) == (10, "splits")
 
 
-def test_without_overlap_the_interval_is_students() -> None:
+def test_without_overlap_the_interval_is_students():
     first, second = [3.0, 5.0, 4.0, 8.0], [2.0, 2.0, 3.0, 4.0]
     found = paired_difference(first, second, splits=4, test_per_train=0.0)
     expected = stats.ttest_rel(first, second).confidence_interval(0.95)
     assert (found.low, found.high) == pytest.approx((expected.low, expected.high))
 
 
-def test_seeds_are_averaged_before_splits_are_paired() -> None:
+def test_seeds_are_averaged_before_splits_are_paired():
     one = paired_difference([1, 3, 5, 7], [1, 2], splits=2, test_per_train=0.5)
     assert one == paired_difference([2, 6], [1, 2], splits=2, test_per_train=0.5)
     assert one.mean == 2.5
 
 
-def test_seeds_of_one_split_are_two_samples() -> None:
+def test_seeds_of_one_split_are_two_samples():
     first, second = [81.0, 82.5, 83.0, 80.0, 82.0], [79.0, 80.0, 78.0]
     found = paired_difference(first, second, splits=1, test_per_train=0.4)
     expected = stats.ttest_ind(first, second, equal_var=False).confidence_interval(0.95)
@@ -159,12 +147,12 @@ def test_seeds_of_one_split_are_two_samples() -> None:
     assert (found.count, found.over) == (3, "seeds")
 
 
-def test_equal_seeds_have_an_interval_of_no_width() -> None:
+def test_equal_seeds_have_an_interval_of_no_width():
     found = paired_difference([80.0, 80.0], [79.0, 79.0], splits=1, test_per_train=0.4)
     assert (found.mean, found.low, found.high) == (1.0, 1.0, 1.0)
 
 
-def test_a_single_run_has_a_difference_without_interval() -> None:
+def test_a_single_run_has_a_difference_without_interval():
     found = paired_difference([80.0], [79.0, 79.5], splits=1, test_per_train=0.4)
     assert (found.mean, found.low, found.high) == (0.75, None, None)
 
@@ -172,9 +160,7 @@ def test_a_single_run_has_a_difference_without_interval() -> None:
 # Probabilities.
 
 
-def test_thresholds_come_from_validation_and_errors_from_test_nodes(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_thresholds_come_from_validation_and_errors_from_test_nodes(monkeypatch):
     """Two runs on six nodes; the first knows everything, the second guesses."""
     log = np.log
     sure, unsure = [log(0.9), log(0.1)], [log(0.4), log(0.6)]
@@ -199,7 +185,7 @@ def test_thresholds_come_from_validation_and_errors_from_test_nodes(
     assert [own["accuracy"] for own in curve] == pytest.approx([0.5] * 13 + [2 / 3] * 7)
 
 
-def test_bins_and_thresholds_are_those_of_the_average_over_seeds() -> None:
+def test_bins_and_thresholds_are_those_of_the_average_over_seeds():
     """Two splits with three seeds: what ``predict`` answers, by a loop."""
     draw = np.random.default_rng(3)
     logits = torch.from_numpy(3 * draw.normal(size=(6, 200, 3)))
@@ -222,7 +208,7 @@ def test_bins_and_thresholds_are_those_of_the_average_over_seeds() -> None:
     assert [own["count"] for own in found["reliability"]] == counts.tolist()
 
 
-def test_a_threshold_needs_more_than_a_handful_of_nodes() -> None:
+def test_a_threshold_needs_more_than_a_handful_of_nodes():
     logits = torch.zeros(1, 40, 2)
     logits[0, :, 1] = torch.linspace(3, 1, 40)  # class 1 for all, the first the surest
     y = np.r_[np.ones(10, int), np.zeros(30, int)]
@@ -231,14 +217,14 @@ def test_a_threshold_needs_more_than_a_handful_of_nodes() -> None:
     assert found["thresholds"][0] == {"wanted_accuracy": 0.8, "threshold": None}
 
 
-def test_a_wish_that_no_threshold_fulfils_says_so() -> None:
+def test_a_wish_that_no_threshold_fulfils_says_so():
     logits, y = torch.tensor([[[1.0, 0.0], [1.0, 0.0]]]), np.array([1, 1])
     masks = [np.array([True, False])]
     found = calibration_report(logits, [1.0], y, masks, masks)
     assert found["thresholds"][0] == {"wanted_accuracy": 0.8, "threshold": None}
 
 
-def test_without_test_nodes_only_validation_speaks() -> None:
+def test_without_test_nodes_only_validation_speaks():
     logits, y, val = torch.zeros(1, 2, 2), np.array([0, 1]), [np.array([True, True])]
     found = calibration_report(logits, [3.0], y, val, [np.array([False, False])])
     assert list(found) == ["temperature", "thresholds"]
@@ -250,16 +236,14 @@ def test_without_test_nodes_only_validation_speaks() -> None:
 # Averages over seeds.
 
 
-def softmax(row: np.ndarray) -> np.ndarray:
+def softmax(row):
     powers = np.exp(row - row.max())
     return np.asarray(powers / powers.sum())
 
 
 @pytest.mark.parametrize(("splits", "seeds", "size"), [(3, 4, 4), (1, 7, 3), (2, 3, 2), (1, 2, 2)])
 @pytest.mark.parametrize("metric", ["accuracy", "roc_auc", "macro_f1", "roc_auc of many"])
-def test_averages_over_seeds_are_those_of_a_loop(
-    splits: int, seeds: int, size: int, metric: str
-) -> None:
+def test_averages_over_seeds_are_those_of_a_loop(splits, seeds, size, metric):
     draw = np.random.default_rng(splits + seeds)
     metric, _, many = metric.partition(" of ")
     classes = 2 if metric == "roc_auc" and not many else 4
@@ -292,7 +276,7 @@ def test_averages_over_seeds_are_those_of_a_loop(
     assert found == pytest.approx(expected, abs=1e-6)
 
 
-def test_an_average_is_over_probabilities_not_votes_or_logits() -> None:
+def test_an_average_is_over_probabilities_not_votes_or_logits():
     """One sure seed outvotes two that hesitate; one huge logit does not outweigh them all."""
     sure, hesitating = [4.0, 0.0], [0.0, 0.5]
     logits = torch.tensor([[sure], [hesitating], [hesitating]])
@@ -303,6 +287,6 @@ def test_an_average_is_over_probabilities_not_votes_or_logits() -> None:
     assert ensemble_scores(logits, np.array([1]), [mask] * 3, "accuracy", seeds=3, size=3) == [1.0]
 
 
-def test_all_seeds_of_a_split_are_averaged_and_five_of_a_single_one() -> None:
+def test_all_seeds_of_a_split_are_averaged_and_five_of_a_single_one():
     assert [ensemble_size(10, seeds) for seeds in (2, 5, 8)] == [2, 5, 8]
     assert [ensemble_size(1, seeds) for seeds in (2, 5, 8)] == [2, 5, 5]

@@ -19,7 +19,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 LONGEST = 60
 
 
-def output_of(name: str) -> str:
+def output_of(name):
     """What an example prints."""
     done = subprocess.run(
         [sys.executable, name],
@@ -33,28 +33,28 @@ def output_of(name: str) -> str:
     return done.stdout
 
 
-def trading(num_nodes: int) -> Any:
+def trading(num_nodes):
     """The built-in graph."""
     from hpgmn.graph.synthetic import trading_network
 
     return trading_network(num_nodes=num_nodes, seed=0).graph
 
 
-def majority(num_nodes: int) -> float:
+def majority(num_nodes):
     """The share of the built-in graph's largest class."""
     y = trading(num_nodes).y
     return float(np.bincount(y).max() / len(y))
 
 
 @pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.py")), ids=lambda path: path.name)
-def test_an_example_is_short_and_says_how_to_run_it(path: Path) -> None:
+def test_an_example_is_short_and_says_how_to_run_it(path):
     lines = path.read_text(encoding="utf-8").splitlines()
     assert len(lines) <= LONGEST
     assert re.search(rf"{path.stem}(\.py|:)", lines[2])
 
 
 @pytest.mark.slow
-def test_a_module_of_ones_own_learns_in_a_pyg_loop() -> None:
+def test_a_module_of_ones_own_learns_in_a_pyg_loop():
     found = re.findall(r"^(validation|test) accuracy (0\.\d+)$", output_of("pyg_loop.py"), re.M)
     assert [part for part, _ in found] == ["validation", "test"]
     for _, score in found:  # attributes alone give about 0.65, a GCN 0.46
@@ -62,7 +62,7 @@ def test_a_module_of_ones_own_learns_in_a_pyg_loop() -> None:
 
 
 @pytest.mark.slow
-def test_the_grid_is_decided_by_validation_and_tested_once() -> None:
+def test_the_grid_is_decided_by_validation_and_tested_once():
     pytest.importorskip("sklearn")
     text = output_of("sklearn_style.py")
     tried = re.findall(r"^validation accuracy (0\.\d+) with (\{.*\})$", text, re.M)
@@ -77,7 +77,7 @@ def test_the_grid_is_decided_by_validation_and_tested_once() -> None:
 
 
 @pytest.mark.slow
-def test_own_tables_are_audited_trained_and_predicted() -> None:
+def test_own_tables_are_audited_trained_and_predicted():
     text = output_of("own_tables.py")
     # Eight habits, two regions and one attribute for an unknown region.
     assert text.startswith("Graph('accounts': 800 nodes, ")
@@ -98,7 +98,7 @@ def test_own_tables_are_audited_trained_and_predicted() -> None:
 
 
 @pytest.mark.slow
-def test_accounts_of_tomorrow_get_their_classes() -> None:
+def test_accounts_of_tomorrow_get_their_classes():
     text = output_of("new_nodes.py")
     assert text.startswith("today 800 accounts, tomorrow 840\n")
     named = re.findall(r"^(a-\d+): ([a-z]+), probability ([01]\.\d\d)$", text, re.M)
@@ -109,7 +109,7 @@ def test_accounts_of_tomorrow_get_their_classes() -> None:
 
 
 @pytest.mark.slow
-def test_the_notebook_shows_graph_model_and_explanations() -> None:
+def test_the_notebook_shows_graph_model_and_explanations():
     """Cell by cell: a table in the notebook has today's headings, and values are those of today."""
     cells = json.loads((EXAMPLES / "explain.ipynb").read_text(encoding="utf-8"))["cells"]
     names: dict[str, Any] = {}

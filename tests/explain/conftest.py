@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 if TYPE_CHECKING:  # imported late, as in the conftest above
-    from hpgmn.graph import Array, Graph
     from hpgmn.training.saved import SavedModel
 
 TINY: dict[str, Any] = {
@@ -27,7 +26,7 @@ Fit = Callable[..., "SavedModel"]
 
 
 @pytest.fixture
-def fit() -> Fit:
+def fit():
     """Trains HP-GMN, or another model, shortly on split 0 and calibrates it; with some seeds."""
     from hpgmn.base.settings import make_settings
     from hpgmn.models import find_model
@@ -35,7 +34,7 @@ def fit() -> Fit:
     from hpgmn.training.replicas import fit_replicas
     from hpgmn.training.saved import SavedModel
 
-    def trained(graph: Graph, model: str = "hpgmn", seeds: int = 1, **changes: Any) -> SavedModel:
+    def trained(graph, model="hpgmn", seeds=1, **changes):
         entry = find_model(model)
         known = {info for info in TINY if info in entry.settings.__dataclass_fields__}
         values = {name: TINY[name] for name in known} | changes
@@ -50,10 +49,10 @@ def fit() -> Fit:
 
 
 @pytest.fixture
-def predicted() -> Callable[[SavedModel, Graph], Array]:
+def predicted():
     """What prediction answers: probabilities averaged over seeds, then sharpened or softened."""
 
-    def found(saved: SavedModel, graph: Graph) -> Array:
+    def found(saved, graph):
         mean = saved.logits(graph).double().softmax(dim=-1).mean(dim=0).numpy()
         [temperature] = set(saved.mean_temperatures)
         assert abs(temperature - 1) > 0.05, "a temperature that would not be missed"
@@ -64,7 +63,7 @@ def predicted() -> Callable[[SavedModel, Graph], Array]:
 
 
 @pytest.fixture
-def named_graph(small_graph: Graph) -> Graph:
+def named_graph(small_graph):
     """The small graph with names for its nodes and classes, and weights on its edges."""
     from hpgmn.graph import Graph
 

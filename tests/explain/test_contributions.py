@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -20,20 +20,15 @@ from hpgmn.explain.contributions import (
     statistic_shares,
     subset_values,
 )
-from hpgmn.explain.replicas import (
-    ReplicaView,
-    mean_log_probabilities,
-    mean_probabilities,
-    open_replicas,
-)
-from hpgmn.graph import Array, Graph
+from hpgmn.explain.replicas import mean_log_probabilities, mean_probabilities, open_replicas
+from hpgmn.graph import Graph
 from hpgmn.graph.synthetic import class_pattern, trading_network
 from hpgmn.training.saved import SavedModel
 
 Fit = Callable[..., SavedModel]
 
 
-def over_orders(values: Array) -> Array:
+def over_orders(values):
     """The definition: the mean of what a player adds, over all orders of arrival."""
     count = int(math.log2(len(values)))
     total = np.zeros(count)
@@ -47,25 +42,21 @@ def over_orders(values: Array) -> Array:
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 5])
-def test_values_are_means_over_orders(count: int) -> None:
+def test_values_are_means_over_orders(count):
     values = np.random.default_rng(count).normal(size=2**count)
     found = shapley_values(values)
     np.testing.assert_allclose(found, over_orders(values), atol=1e-12)
     assert found.sum() == pytest.approx(values[-1] - values[0], abs=1e-12)
 
 
-def test_directions_are_one_player_and_means_over_neighbours_their_own(
-    small_graph: Graph, fit: Fit
-) -> None:
+def test_directions_are_one_player_and_means_over_neighbours_their_own(small_graph, fit):
     names = ("attributes", "class_means", "neighbor_class_means")
     opened = open_replicas(fit(small_graph, neighbors="both", statistics=names), small_graph)[0]
     assert len(opened.module.names) == 5
     assert players(opened) == list(names)
 
 
-def test_subsets_replace_encodings_by_the_mean_of_the_train_nodes(
-    small_graph: Graph, fit: Fit
-) -> None:
+def test_subsets_replace_encodings_by_the_mean_of_the_train_nodes(small_graph, fit):
     names = ("attributes", "class_counts", "class_means")
     saved = fit(small_graph, seeds=2, neighbors="both", statistics=names, memory_dim=4)
     opened = open_replicas(saved, small_graph)
@@ -90,14 +81,12 @@ def test_subsets_replace_encodings_by_the_mean_of_the_train_nodes(
         assert found[subset] == pytest.approx(float(expected), abs=1e-5)
 
 
-def test_the_numbers_of_one_node_are_held_at_a_time(
-    small_graph: Graph, fit: Fit, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_numbers_of_one_node_are_held_at_a_time(small_graph, fit, monkeypatch):
     """Of more nodes there are more values only, not the logits of every class."""
     opened = open_replicas(fit(small_graph, seeds=2), small_graph)
     sizes: list[int] = []
 
-    def counted(replicas: Sequence[ReplicaView], logits: torch.Tensor) -> torch.Tensor:
+    def counted(replicas, logits):
         sizes.append(logits.numel())
         return mean_log_probabilities(replicas, logits)
 
@@ -109,9 +98,7 @@ def test_the_numbers_of_one_node_are_held_at_a_time(
     np.testing.assert_allclose(together, alone, atol=1e-6)
 
 
-def test_shares_add_up_to_what_the_prediction_has_over_an_average_node(
-    small_graph: Graph, fit: Fit
-) -> None:
+def test_shares_add_up_to_what_the_prediction_has_over_an_average_node(small_graph, fit):
     opened = open_replicas(fit(small_graph, seeds=2), small_graph)
     chances = mean_probabilities(opened)
     nodes = np.array([0, 5, 17])
@@ -129,7 +116,7 @@ def test_shares_add_up_to_what_the_prediction_has_over_an_average_node(
         assert sum(shares.values()) == pytest.approx(full - values[0], abs=1e-5)
 
 
-def test_a_statistic_that_is_the_same_for_all_nodes_has_no_share(fit: Fit) -> None:
+def test_a_statistic_that_is_the_same_for_all_nodes_has_no_share(fit):
     random = np.random.default_rng(0)
     y = np.arange(30) % 2
     ring = np.stack([np.arange(30), (np.arange(30) + 2) % 30])  # one neighbour of the same class
@@ -143,15 +130,13 @@ def test_a_statistic_that_is_the_same_for_all_nodes_has_no_share(fit: Fit) -> No
     assert abs(shares["adjacency"]) > 1e-4
 
 
-def made(attention: Array) -> Patterns:
+def made(attention):
     count = attention.shape[1]
     return Patterns(attention, attention.mean(axis=0), np.zeros((count, 2)), {})
 
 
 @pytest.mark.parametrize("model", ["hpgmn", "hpgmn-gcn"])
-def test_descriptions_are_weighted_means_over_nodes(
-    small_graph: Graph, fit: Fit, model: str
-) -> None:
+def test_descriptions_are_weighted_means_over_nodes(small_graph, fit, model):
     changes = {"neighbors": "both"} if model == "hpgmn" else {}
     opened = open_replicas(fit(small_graph, model, **changes), small_graph)[0]
     chances = mean_probabilities([opened])
@@ -179,7 +164,7 @@ def test_descriptions_are_weighted_means_over_nodes(
     assert found.typical_nodes(0, 2).tolist() == sorted(range(18), key=lambda v: -first[v])[:2]
 
 
-def test_patterns_that_the_same_nodes_attend_to_are_redundant() -> None:
+def test_patterns_that_the_same_nodes_attend_to_are_redundant():
     random = np.random.default_rng(0)
     base = random.random((50, 3)) ** 4
     attention = np.column_stack([base, 0.5 * base[:, 1], base[:, 1] * random.uniform(0.9, 1.1, 50)])
@@ -188,7 +173,7 @@ def test_patterns_that_the_same_nodes_attend_to_are_redundant() -> None:
     assert found.unused == []
 
 
-def test_patterns_of_no_attention_are_unused_and_not_redundant() -> None:
+def test_patterns_of_no_attention_are_unused_and_not_redundant():
     attention = np.full((10, 4), [0.5, 0.48, 0.01, 0.01])
     attention[:5, 0] = 0.1
     attention[5:, 1] = 0.1
@@ -197,13 +182,13 @@ def test_patterns_of_no_attention_are_unused_and_not_redundant() -> None:
     assert found.redundant() == []
 
 
-def test_nearly_even_attention_is_not_redundant_by_itself() -> None:
+def test_nearly_even_attention_is_not_redundant_by_itself():
     """The cosine of such columns is about 1 whatever they do; these do the opposite."""
     attention = np.array([[0.55, 0.45], [0.45, 0.55]] * 10)
     assert made(attention).redundant() == []
 
 
-def test_attention_that_all_nodes_pay_alike_is_not_redundant() -> None:
+def test_attention_that_all_nodes_pay_alike_is_not_redundant():
     random = np.random.default_rng(1)
     attention = np.full((40, 4), 0.25)
     attention[:, 0] += random.uniform(-0.05, 0.05, 40)
@@ -214,7 +199,7 @@ def test_attention_that_all_nodes_pay_alike_is_not_redundant() -> None:
     assert found.unused == []
 
 
-def test_groups_are_not_chained() -> None:
+def test_groups_are_not_chained():
     """Neighbours in a chain are alike, its ends are not: every two of a group have to be."""
     random = np.random.default_rng(0)
     plane = random.normal(size=(200, 2))
@@ -231,7 +216,7 @@ def test_groups_are_not_chained() -> None:
         assert close[np.ix_(group, group)].min() >= 0.95
 
 
-def test_attention_alike_for_all_nodes_describes_nothing(small_graph: Graph, fit: Fit) -> None:
+def test_attention_alike_for_all_nodes_describes_nothing(small_graph, fit):
     opened = open_replicas(fit(small_graph), small_graph)[0]
     assert opened.attention is not None
     opened.attention.fill_(0.25)
@@ -240,17 +225,17 @@ def test_attention_alike_for_all_nodes_describes_nothing(small_graph: Graph, fit
 
 
 @pytest.fixture(scope="module")
-def planted() -> tuple[Graph, HPGMNClassifier]:
+def planted():
     graph = trading_network(seed=0).graph
     return graph, HPGMNClassifier(seed=0, epochs=60, num_patterns=20).fit(graph)
 
 
-def distance(one: Array, other: Array) -> float:
+def distance(one, other):
     """Total variation: the share of neighbours that would have to change their class."""
     return float(np.abs(one - other).sum() / 2)
 
 
-def test_the_planted_patterns_are_found_back(planted: tuple[Graph, HPGMNClassifier]) -> None:
+def test_the_planted_patterns_are_found_back(planted):
     """Class c pays by row c of the planted mix, and is paid by column c of it (classes are even).
 
     Found back: for each class the most used pattern whose nodes are mostly (at least 75 %) of that
@@ -274,9 +259,7 @@ def test_the_planted_patterns_are_found_back(planted: tuple[Graph, HPGMNClassifi
             assert min(other for place, other in enumerate(far) if place != label) > 0.3
 
 
-def test_patterns_of_an_untrained_memory_are_not_found_back(
-    planted: tuple[Graph, HPGMNClassifier],
-) -> None:
+def test_patterns_of_an_untrained_memory_are_not_found_back(planted):
     """The description above is the memory's own: shuffled attention has no planted mix."""
     graph, model = planted
     opened = open_replicas(model.saved_, graph)

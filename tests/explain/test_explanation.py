@@ -48,7 +48,7 @@ FOUND = Explanation(
 )
 
 
-def rows_of(text: str, heading: str) -> list[list[str]]:
+def rows_of(text, heading):
     """The rows below a heading, columns apart."""
     lines = text.splitlines()
     start = next(n for n, line in enumerate(lines) if line.startswith(heading))
@@ -57,7 +57,7 @@ def rows_of(text: str, heading: str) -> list[list[str]]:
     return [re.split(r"  +", row.strip()) for row in rows[:end]]
 
 
-def test_the_text_of_a_node() -> None:
+def test_the_text_of_a_node():
     text = str(FOUND)
     assert text.splitlines()[0].startswith("Node 17: 'student' (87 %).")
     assert rows_of(text, "Contribution") == [
@@ -84,32 +84,26 @@ def test_the_text_of_a_node() -> None:
     ]
 
 
-def test_the_summary_names_reasons_and_the_train_label() -> None:
+def test_the_summary_names_reasons_and_the_train_label():
     assert "its own attributes (+0.30)" in FOUND.summary
     found = replace(FOUND, label="staff", statistics={"attributes": -0.2})
     assert "its own attributes" not in found.summary
     assert "Train label: 'staff'." in found.summary
 
 
-def test_a_node_of_which_little_is_known() -> None:
+def test_a_node_of_which_little_is_known():
     found = replace(
-        FOUND,
-        statistics={},
-        patterns=(),
-        neighbors=(),
-        without=None,
-        turning=None,
-        notes=(),
+        FOUND, statistics={}, patterns=(), neighbors=(), without=None, turning=None, notes=()
     )
     assert str(found) == "Node 17: 'student' (87 %)."
 
 
-def test_the_same_sentence_is_not_said_twice() -> None:
+def test_the_same_sentence_is_not_said_twice():
     text = str(replace(FOUND, turning=WITHOUT))
     assert text.count("Without a, b") == 1
 
 
-def test_of_many_neighbours_the_extremes_are_shown() -> None:
+def test_of_many_neighbours_the_extremes_are_shown():
     many = tuple(Neighbor(f"n{k}", "staff", True, 0.1 - 0.01 * k) for k in range(20))
     gone = Without(tuple(one.node for one in many[:10]), "staff", FOUND.probabilities)
     lines = str(replace(FOUND, neighbors=many, without=gone)).splitlines()
@@ -118,7 +112,7 @@ def test_of_many_neighbours_the_extremes_are_shown() -> None:
     assert any(line.startswith("Without n0, n1, n2, n3, n4, n5, n6, n7 and 2") for line in lines)
 
 
-def test_values_survive_json_and_cannot_be_changed() -> None:
+def test_values_survive_json_and_cannot_be_changed():
     read = json.loads(json.dumps(FOUND.as_dict()))
     assert read["neighbors"][0] == {
         "node": "a",
@@ -132,7 +126,7 @@ def test_values_survive_json_and_cannot_be_changed() -> None:
         FOUND.node = "18"  # type: ignore[misc]
 
 
-def test_html_says_the_same_and_names_never_become_markup() -> None:
+def test_html_says_the_same_and_names_never_become_markup():
     html = replace(FOUND, node="<b>17</b>")._repr_html_()
     assert "<b>17</b>" not in html
     assert "Node &lt;b&gt;17&lt;/b&gt;: &#x27;student&#x27; (87 %)." in html
@@ -153,7 +147,7 @@ MODEL = ModelExplanation(
 )
 
 
-def test_the_text_of_a_model() -> None:
+def test_the_text_of_a_model():
     text = str(MODEL)
     assert text.startswith("Model hpgmn. Its memory has 3 patterns: 1 unused, 1 redundant.")
     assert rows_of(text, "Mean absolute contribution over 200 nodes") == [
@@ -168,14 +162,14 @@ def test_the_text_of_a_model() -> None:
     assert text.endswith("A note.")
 
 
-def test_the_html_and_values_of_a_model() -> None:
+def test_the_html_and_values_of_a_model():
     html = MODEL._repr_html_()
     assert html.count("<table>") == 4
     assert "Nodes to label next" in html
     assert json.loads(json.dumps(MODEL.as_dict()))["redundant"] == [[2, 4]]
 
 
-def test_only_the_most_used_patterns_are_printed() -> None:
+def test_only_the_most_used_patterns_are_printed():
     many = tuple(replace(PATTERN, number=number) for number in range(12))
     text = str(replace(MODEL, patterns=many, unused=(), redundant=((0, 9),)))
     assert "Memory patterns, the 8 most used:" in text
@@ -183,12 +177,12 @@ def test_only_the_most_used_patterns_are_printed() -> None:
     assert "pattern 8:" not in text
 
 
-def test_a_model_of_which_little_is_known() -> None:
+def test_a_model_of_which_little_is_known():
     found = ModelExplanation("mlp", {}, 0, (), (), (), (), ())
     assert str(found) == "Model mlp."
 
 
-def test_fewer_neighbours_that_change_the_class_come_first() -> None:
+def test_fewer_neighbours_that_change_the_class_come_first():
     turning = Without(("a",), "staff", {"student": 0.4, "staff": 0.6, "faculty": 0.0})
     lines = str(replace(FOUND, turning=turning)).splitlines()
     assert lines[-3:] == [

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import pytest
@@ -20,19 +19,19 @@ from hpgmn.training.saved import SavedModel
 Fit = Callable[..., SavedModel]
 
 
-def data_of(saved: SavedModel, graph: Graph) -> dict[str, Any]:
+def data_of(saved, graph):
     replicas = open_replicas(saved, graph)
     return explorer_data(replicas, saved.class_names, roles(graph.split(0)), graph.y)
 
 
-def made(saved: SavedModel, graph: Graph) -> dict[str, Any]:
+def made(saved, graph):
     """The data as a reader of its JSON sees it."""
     content = json.loads(json.dumps(data_of(saved, graph), allow_nan=False))
     assert isinstance(content, dict)
     return content
 
 
-def test_every_node_has_the_numbers_of_its_explanation(named_graph: Graph, fit: Fit) -> None:
+def test_every_node_has_the_numbers_of_its_explanation(named_graph, fit):
     saved = fit(named_graph, seeds=2, neighbors="both", epochs=30)
     content = made(saved, named_graph)
     split = named_graph.split(0)
@@ -82,7 +81,7 @@ def test_every_node_has_the_numbers_of_its_explanation(named_graph: Graph, fit: 
     assert turned
 
 
-def test_edges_are_told_with_their_direction(named_graph: Graph, fit: Fit) -> None:
+def test_edges_are_told_with_their_direction(named_graph, fit):
     content = made(fit(named_graph), named_graph)
     listed = {(int(s), int(t)) for s, t in named_graph.edge_index.T}
     numbers = [int(name.removeprefix("account-")) for name in content["ids"]]
@@ -95,9 +94,7 @@ def test_edges_are_told_with_their_direction(named_graph: Graph, fit: Fit) -> No
     assert kinds == {1, 2, 3}
 
 
-def test_a_model_without_statistics_has_probabilities_and_neighbours(
-    small_graph: Graph, fit: Fit
-) -> None:
+def test_a_model_without_statistics_has_probabilities_and_neighbours(small_graph, fit):
     saved = fit(small_graph, "gcn")
     content = made(saved, small_graph)
     assert content["statistics"] == content["patterns"] == []
@@ -110,7 +107,7 @@ def test_a_model_without_statistics_has_probabilities_and_neighbours(
         assert not {"shares", "support", "patterns", "turning"} & set(row)
 
 
-def test_any_first_few_nodes_are_of_every_kind() -> None:
+def test_any_first_few_nodes_are_of_every_kind():
     random = np.random.default_rng(3)
     predicted, labels = random.integers(0, 3, 500), random.integers(-1, 3, 500)
     labels[:480] = np.where(labels[:480] >= 0, predicted[:480], -1)  # few are wrong
@@ -126,9 +123,7 @@ def test_any_first_few_nodes_are_of_every_kind() -> None:
     assert order.tolist() != sorted(order)
 
 
-def test_of_a_large_graph_some_nodes_are_listed(
-    named_graph: Graph, fit: Fit, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_of_a_large_graph_some_nodes_are_listed(named_graph, fit, monkeypatch):
     saved = fit(named_graph)
     whole = made(saved, named_graph)
     monkeypatch.setattr(module, "LISTED", 4)
@@ -150,9 +145,7 @@ def test_of_a_large_graph_some_nodes_are_listed(
     assert len(made(saved, named_graph)["nodes"]) == 2
 
 
-def test_neighbours_are_weighed_while_there_is_time(
-    named_graph: Graph, fit: Fit, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_neighbours_are_weighed_while_there_is_time(named_graph, fit, monkeypatch):
     saved = fit(named_graph)
     costs: list[float] = []
     monkeypatch.setattr(module, "_seconds", lambda replicas, degree: costs.append(degree) or degree)
@@ -168,7 +161,7 @@ def test_neighbours_are_weighed_while_there_is_time(
         assert ("support" in row) == ("without" in row) == ("turning" in row) == ("notes" in row)
 
 
-def test_neighbours_and_seeds_make_a_node_dearer(named_graph: Graph, fit: Fit) -> None:
+def test_neighbours_and_seeds_make_a_node_dearer(named_graph, fit):
     statistics = ["attributes", "class_counts"]
     one, three = (
         open_replicas(fit(named_graph, statistics=statistics, seeds=seeds), named_graph)
@@ -178,10 +171,8 @@ def test_neighbours_and_seeds_make_a_node_dearer(named_graph: Graph, fit: Fit) -
     assert module._seconds(three, 100) == pytest.approx(3 * module._seconds(one, 100))
 
 
-def test_diffusion_makes_each_neighbour_dearer_up_to_those_computed_exactly(
-    named_graph: Graph, fit: Fit
-) -> None:
-    def walks(seeds: int, degree: int) -> float:
+def test_diffusion_makes_each_neighbour_dearer_up_to_those_computed_exactly(named_graph, fit):
+    def walks(seeds, degree):
         """What diffusion adds to the cost of a node."""
         given = [("attributes", name) for name in ("diffusion", "class_counts")]
         dear, cheap = (
@@ -197,9 +188,7 @@ def test_diffusion_makes_each_neighbour_dearer_up_to_those_computed_exactly(
     assert walks(3, 20) == pytest.approx(at_twenty)  # replicas share the rows
 
 
-def test_long_ids_make_the_list_shorter(
-    named_graph: Graph, fit: Fit, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_long_ids_make_the_list_shorter(named_graph, fit, monkeypatch):
     assert named_graph.node_ids is not None
     long = Graph(
         named_graph.x,

@@ -28,7 +28,7 @@ from hpgmn.training.saved import SavedModel
 Fit = Callable[..., SavedModel]
 
 
-def test_a_model_is_explained_by_all_its_nodes(named_graph: Graph, fit: Fit) -> None:
+def test_a_model_is_explained_by_all_its_nodes(named_graph, fit):
     saved = fit(named_graph, seeds=2)
     found = explain_model(saved, named_graph, candidates=4)
     opened = open_replicas(saved, named_graph)
@@ -60,13 +60,13 @@ def test_a_model_is_explained_by_all_its_nodes(named_graph: Graph, fit: Fit) -> 
     assert any("mean of 2 seeds" in note for note in found.notes)
 
 
-def test_a_sample_is_drawn_where_asked_for(small_graph: Graph, fit: Fit) -> None:
+def test_a_sample_is_drawn_where_asked_for(small_graph, fit):
     found = explain_model(fit(small_graph), small_graph, sample=5)
     assert found.sampled == 5
     assert found.statistics != explain_model(fit(small_graph), small_graph).statistics
 
 
-def test_nodes_without_a_label_are_wanted_first(small_graph: Graph, fit: Fit) -> None:
+def test_nodes_without_a_label_are_wanted_first(small_graph, fit):
     assert small_graph.splits is not None
     y = small_graph.y.copy()
     test = np.flatnonzero(small_graph.split(0).test)
@@ -85,7 +85,7 @@ def test_nodes_without_a_label_are_wanted_first(small_graph: Graph, fit: Fit) ->
 
 
 @pytest.mark.parametrize("model", ["gcn", "hpgmn-appnp"])
-def test_other_models_tell_what_they_can(small_graph: Graph, fit: Fit, model: str) -> None:
+def test_other_models_tell_what_they_can(small_graph, fit, model):
     found = explain_model(fit(small_graph, model), small_graph)
     assert found.statistics == {}
     assert found.sampled == 0
@@ -95,19 +95,19 @@ def test_other_models_tell_what_they_can(small_graph: Graph, fit: Fit, model: st
     assert str(found).startswith(f"Model {model}.")
 
 
-def test_nothing_is_wanted_where_every_node_was_trained_on(small_graph: Graph, fit: Fit) -> None:
+def test_nothing_is_wanted_where_every_node_was_trained_on(small_graph, fit):
     saved = copy(fit(small_graph))  # without cached results
     saved.train_labels = small_graph.y[None]
     assert explain_model(saved, small_graph).label_next == ()
 
 
-def by_svd(rows: Array) -> Array:
+def by_svd(rows):
     axes: Array = np.linalg.svd(rows - rows.mean(axis=0), full_matrices=False)[2][:2].T
     return np.asarray(axes * np.sign(axes[np.abs(axes).argmax(axis=0), [0, 1]]))
 
 
 @pytest.mark.parametrize("shape", [(30, 5), (6, 40), (2, 2), (7, 7)])
-def test_axes_are_those_of_the_singular_value_decomposition(shape: tuple[int, int]) -> None:
+def test_axes_are_those_of_the_singular_value_decomposition(shape):
     rows = np.random.default_rng(1).normal(size=shape) * np.arange(1, shape[1] + 1)
     found = principal_axes(rows)
     if shape[0] == 2:  # two points differ in one direction
@@ -118,15 +118,15 @@ def test_axes_are_those_of_the_singular_value_decomposition(shape: tuple[int, in
 
 
 @pytest.mark.parametrize("rows", [np.ones((4, 3)), np.ones((1, 3)), np.ones((3, 1))])
-def test_rows_without_difference_have_no_axes(rows: Array) -> None:
+def test_rows_without_difference_have_no_axes(rows):
     assert not principal_axes(rows).any()
 
 
-def test_a_single_column_is_the_only_axis() -> None:
+def test_a_single_column_is_the_only_axis():
     assert principal_axes(np.array([[1.0], [3.0], [4.0]])).tolist() == [[1.0, 0.0]]
 
 
-def test_shares_by_class_are_means_over_its_sampled_nodes(named_graph: Graph, fit: Fit) -> None:
+def test_shares_by_class_are_means_over_its_sampled_nodes(named_graph, fit):
     saved = fit(named_graph, seeds=2, statistics=("attributes", "class_counts"))
     found = model_overview(open_replicas(saved, named_graph), saved.class_names, sample=11)
     opened = open_replicas(saved, named_graph)
@@ -147,7 +147,7 @@ def test_shares_by_class_are_means_over_its_sampled_nodes(named_graph: Graph, fi
     assert (found.split, found.seeds) == (0, 2)
 
 
-def test_it_says_what_explain_says(named_graph: Graph, fit: Fit) -> None:
+def test_it_says_what_explain_says(named_graph, fit):
     saved = fit(named_graph)
     found = model_overview(open_replicas(saved, named_graph), saved.class_names).as_dict()
     said = json.loads(json.dumps(found, allow_nan=False))
@@ -157,9 +157,7 @@ def test_it_says_what_explain_says(named_graph: Graph, fit: Fit) -> None:
 
 
 @pytest.mark.parametrize("memory_dim", [None, 4])
-def test_map_places_queries_and_patterns_in_one_plane(
-    small_graph: Graph, fit: Fit, memory_dim: int | None
-) -> None:
+def test_map_places_queries_and_patterns_in_one_plane(small_graph, fit, memory_dim):
     [opened] = open_replicas(fit(small_graph, memory_dim=memory_dim), small_graph)
     chances = mean_probabilities([opened])
     found = memory_map(opened, chances)
@@ -181,7 +179,7 @@ def test_map_places_queries_and_patterns_in_one_plane(
     np.testing.assert_allclose(found.pattern_variance, share, rtol=1e-5)
 
 
-def test_large_graphs_are_sampled(small_graph: Graph, fit: Fit) -> None:
+def test_large_graphs_are_sampled(small_graph, fit):
     [opened] = open_replicas(fit(small_graph), small_graph)
     chances = mean_probabilities([opened])
     found = memory_map(opened, chances, shown=7)
@@ -191,9 +189,7 @@ def test_large_graphs_are_sampled(small_graph: Graph, fit: Fit) -> None:
 
 
 @pytest.mark.parametrize(("model", "changes"), [("gcn", {}), ("hpgmn", {"memory": False})])
-def test_what_a_model_has_not_is_left_out(
-    small_graph: Graph, fit: Fit, model: str, changes: dict[str, bool]
-) -> None:
+def test_what_a_model_has_not_is_left_out(small_graph, fit, model, changes):
     saved = fit(small_graph, model, **changes)
     found = model_overview(open_replicas(saved, small_graph), saved.class_names)
     assert found.memory_map is None
@@ -202,25 +198,25 @@ def test_what_a_model_has_not_is_left_out(
     assert bool(found.shares_by_class) == (model == "hpgmn")
 
 
-def test_entropy_of_even_and_certain_rows() -> None:
+def test_entropy_of_even_and_certain_rows():
     found = entropy(np.array([[0.25] * 4, [1, 0, 0, 0]]))
     assert found == pytest.approx([math.log(4), 0], abs=1e-9)
 
 
-def test_the_unsure_node_of_high_degree_comes_first() -> None:
+def test_the_unsure_node_of_high_degree_comes_first():
     chances = np.array([[0.5, 0.5], [0.9, 0.1], [0.5, 0.5], [0.99, 0.01]])
     degrees = np.array([1, 9, 9, 9])
     queries = np.eye(4)
     assert label_next(chances, degrees, queries, np.arange(4), 4) == [2, 0, 1, 3]
 
 
-def test_a_twin_of_a_chosen_node_is_not_asked_for_before_others() -> None:
+def test_a_twin_of_a_chosen_node_is_not_asked_for_before_others():
     chances = np.array([[0.5, 0.5], [0.5, 0.5], [0.8, 0.2]])
     queries = np.array([[1.0, 0], [1.0, 0], [0, 1]])
     assert label_next(chances, np.array([3, 2, 1]), queries, np.arange(3), 3) == [0, 2, 1]
 
 
-def test_every_choice_is_the_best_of_its_step() -> None:
+def test_every_choice_is_the_best_of_its_step():
     random = np.random.default_rng(0)
     chances = random.dirichlet(np.ones(3), size=20)
     degrees, queries = random.integers(0, 9, 20), random.normal(size=(12, 2))
@@ -239,15 +235,13 @@ def test_every_choice_is_the_best_of_its_step() -> None:
     assert found == chosen
 
 
-def test_no_more_than_there_are() -> None:
+def test_no_more_than_there_are():
     chances, none = np.array([[0.5, 0.5]]), np.array([], np.int64)
     assert label_next(chances, np.array([1]), np.ones((1, 1)), np.array([0]), 3) == [0]
     assert label_next(chances, np.array([1]), np.ones((0, 1)), none, 3) == []
 
 
-def test_of_many_candidates_the_most_worth_are_considered(
-    small_graph: Graph, fit: Fit, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_of_many_candidates_the_most_worth_are_considered(small_graph, fit, monkeypatch):
     saved = fit(small_graph)
     monkeypatch.setattr(module, "CONSIDERED", 2)
     chosen = explain_model(saved, small_graph).label_next

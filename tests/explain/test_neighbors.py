@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import pytest
-import scipy.sparse as sp
 import torch
 
 import hpgmn.explain.neighbors as module
@@ -23,7 +21,7 @@ from hpgmn.explain.neighbors import (
     removal_effects,
     turning_point,
 )
-from hpgmn.explain.replicas import ReplicaView, mean_probabilities, open_replicas
+from hpgmn.explain.replicas import mean_probabilities, open_replicas
 from hpgmn.graph import Array, Graph
 from hpgmn.graph.datasets import load
 from hpgmn.graph.synthetic import trading_network
@@ -34,7 +32,7 @@ Fit = Callable[..., SavedModel]
 Predicted = Callable[[SavedModel, Graph], Array]
 
 
-def recomputed(opened: list[ReplicaView], node: int, gone: list[int]) -> Array:
+def recomputed(opened, node, gone):
     """(C,) every statistic built anew without the edges, labels fixed; the calibrated mean."""
     found = []
     for one in opened:
@@ -46,7 +44,7 @@ def recomputed(opened: list[ReplicaView], node: int, gone: list[int]) -> Array:
     return np.asarray(powers / powers.sum())
 
 
-def test_the_graph_loses_the_edges_of_both_directions(named_graph: Graph) -> None:
+def test_the_graph_loses_the_edges_of_both_directions(named_graph):
     edges = named_graph.edge_index.T.tolist()
     source, target = edges[5]
     left = graph_without(named_graph, source, np.array([target]))
@@ -59,7 +57,7 @@ def test_the_graph_loses_the_edges_of_both_directions(named_graph: Graph) -> Non
     assert left.num_listed_edges < named_graph.num_listed_edges
 
 
-def test_neighbours_are_those_of_the_modes_read(small_graph: Graph, fit: Fit) -> None:
+def test_neighbours_are_those_of_the_modes_read(small_graph, fit):
     for mode in ("out", "in"):
         opened = open_replicas(fit(small_graph, neighbors=mode), small_graph)
         expected = np.flatnonzero(small_graph.adjacency(mode).toarray()[4])
@@ -71,9 +69,7 @@ def test_neighbours_are_those_of_the_modes_read(small_graph: Graph, fit: Fit) ->
 
 
 @pytest.mark.parametrize("seeds", [1, 2])
-def test_support_is_the_probability_with_minus_without(
-    small_graph: Graph, fit: Fit, seeds: int
-) -> None:
+def test_support_is_the_probability_with_minus_without(small_graph, fit, seeds):
     statistics = ("attributes", "class_counts", "class_means", "diffusion")
     saved = fit(small_graph, seeds=seeds, neighbors="both", statistics=statistics)
     opened = open_replicas(saved, small_graph)
@@ -91,7 +87,7 @@ def test_support_is_the_probability_with_minus_without(
         assert (found.approximate, found.left_out) == (0, 0)
 
 
-def test_a_neighbour_that_gives_the_class_away_supports_it(fit: Fit) -> None:
+def test_a_neighbour_that_gives_the_class_away_supports_it(fit):
     """Class 0 points to a hub of class 0, class 1 to one of class 1; attributes say nothing."""
     y = np.arange(40) % 2
     edges = [(v, v % 2) for v in range(2, 40)] + [(v, (v * 7) % 38 + 2) for v in range(2, 40)]
@@ -115,9 +111,7 @@ def test_a_neighbour_that_gives_the_class_away_supports_it(fit: Fit) -> None:
         assert wrong.support[-1] < -0.2
 
 
-def test_without_no_neighbour_soft_counts_keep_the_predicted_probabilities(
-    small_graph: Graph, fit: Fit
-) -> None:
+def test_without_no_neighbour_soft_counts_keep_the_predicted_probabilities(small_graph, fit):
     """Explanations must apply ``label_confidence`` to the shares behind soft counts too."""
     saved = fit(small_graph, soft_counts=True, label_confidence=0.6)
     opened = open_replicas(saved, small_graph)
@@ -127,9 +121,7 @@ def test_without_no_neighbour_soft_counts_keep_the_predicted_probabilities(
         np.testing.assert_allclose(found, mean_probabilities(opened)[node], atol=1e-6)
 
 
-def test_blocks_do_not_change_the_answer(
-    small_graph: Graph, fit: Fit, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_blocks_do_not_change_the_answer(small_graph, fit, monkeypatch):
     opened = open_replicas(fit(small_graph), small_graph)
     sets = [np.array([u]) for u in neighbors_of(opened, 4)]
     expected = probabilities_without(opened, 4, sets)
@@ -137,9 +129,7 @@ def test_blocks_do_not_change_the_answer(
     np.testing.assert_allclose(probabilities_without(opened, 4, sets), expected, atol=1e-6)
 
 
-def test_of_many_neighbours_only_the_strongest_are_exact(
-    small_graph: Graph, fit: Fit, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_of_many_neighbours_only_the_strongest_are_exact(small_graph, fit, monkeypatch):
     opened = open_replicas(fit(small_graph, statistics=("class_counts", "diffusion")), small_graph)
     exact = neighbor_support(opened, 4, 1)
     expected = dict(zip(exact.neighbors.tolist(), exact.support.tolist(), strict=True))
@@ -161,14 +151,12 @@ def test_of_many_neighbours_only_the_strongest_are_exact(
 
 
 @pytest.mark.parametrize("model", ["gcn", "hpgmn-appnp", "linkx"])
-def test_other_models_are_asked_again_without_the_edge(
-    named_graph: Graph, fit: Fit, predicted: Predicted, model: str
-) -> None:
+def test_other_models_are_asked_again_without_the_edge(named_graph, fit, predicted, model):
     saved = fit(named_graph, model, seeds=2)
     opened = open_replicas(saved, named_graph)
     found = neighbor_support(opened, 4, 1, most=1)
 
-    def asked(gone: Array) -> Array:  # node ids keep the columns of a changed graph
+    def asked(gone):  # node ids keep the columns of a changed graph
         return np.asarray(predicted(saved, graph_without(named_graph, 4, gone))[4])
 
     whole = asked(np.array([], np.int64))[1]
@@ -176,14 +164,12 @@ def test_other_models_are_asked_again_without_the_edge(
     np.testing.assert_allclose(found.support, expected, atol=1e-6)
 
 
-def test_other_models_without_node_ids_are_asked_again_too(small_graph: Graph, fit: Fit) -> None:
+def test_other_models_without_node_ids_are_asked_again_too(small_graph, fit):
     opened = open_replicas(fit(small_graph, "linkx"), small_graph)
     assert np.abs(neighbor_support(opened, 4, 1).support).max() > 1e-6
 
 
-def test_other_models_are_asked_about_some_neighbours_only(
-    small_graph: Graph, fit: Fit, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_other_models_are_asked_about_some_neighbours_only(small_graph, fit, monkeypatch):
     opened = open_replicas(fit(small_graph, "gcn"), small_graph)
     count = neighbors_of(opened, 4).size
     monkeypatch.setattr(module, "RERUNS", 2)
@@ -194,13 +180,11 @@ def test_other_models_are_asked_about_some_neighbours_only(
 # The turning point.
 
 
-def tried(
-    monkeypatch: pytest.MonkeyPatch, opened: list[ReplicaView], turns_at: int, support: list[float]
-) -> tuple[tuple[Array, Array] | None, list[int]]:
+def tried(monkeypatch, opened, turns_at, support):
     """The turning point of a made-up model that changes its mind without so many neighbours."""
     sizes: list[int] = []
 
-    def chances(_: object, __: int, removed: list[Array], **___: bool) -> Array:
+    def chances(_, __, removed, **___):
         sizes.extend(len(own) for own in removed)
         return np.array([[0.2, 0.8] if len(own) >= turns_at else [0.9, 0.1] for own in removed])
 
@@ -210,9 +194,7 @@ def tried(
     return turning_point(opened, 0, 0, given), sizes
 
 
-def test_the_fewest_neighbours_that_change_the_class(
-    small_graph: Graph, fit: Fit, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_fewest_neighbours_that_change_the_class(small_graph, fit, monkeypatch):
     opened = open_replicas(fit(small_graph), small_graph)
     found, sizes = tried(monkeypatch, opened, 10, [0.1] * 30)
     assert found is not None
@@ -224,18 +206,14 @@ def test_the_fewest_neighbours_that_change_the_class(
     assert sizes == [1, 2]
 
 
-def test_other_models_are_asked_about_the_named_ones_only(
-    small_graph: Graph, fit: Fit, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_other_models_are_asked_about_the_named_ones_only(small_graph, fit, monkeypatch):
     opened = open_replicas(fit(small_graph, "gcn"), small_graph)
     found, sizes = tried(monkeypatch, opened, 3, [0.1] * 5)
     assert found is None
     assert sizes == [1, 2]
 
 
-def test_replicas_share_their_diffusion_rows(
-    small_graph: Graph, fit: Fit, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_replicas_share_their_diffusion_rows(small_graph, fit, monkeypatch):
     saved = fit(small_graph, seeds=3, neighbors="out", statistics=("class_counts", "diffusion"))
     opened = open_replicas(saved, small_graph)
     sets = [np.array([], np.int64), neighbors_of(opened, 4)[:1]]
@@ -243,7 +221,7 @@ def test_replicas_share_their_diffusion_rows(
     walks: list[int] = []
     row = without.diffusion_row
 
-    def counted(opened: ReplicaView, name: str, adjacency: sp.csr_array, node: int) -> Array:
+    def counted(opened, name, adjacency, node):
         walks.append(node)
         return row(opened, name, adjacency, node)
 
@@ -261,7 +239,7 @@ def test_replicas_share_their_diffusion_rows(
     np.testing.assert_allclose(found, powers / powers.sum(axis=1, keepdims=True), atol=1e-6)
 
 
-def test_effects_are_falls_of_the_predicted_class(small_graph: Graph, fit: Fit) -> None:
+def test_effects_are_falls_of_the_predicted_class(small_graph, fit):
     opened = open_replicas(fit(small_graph), small_graph)
     chances = mean_probabilities(opened)
     found = removal_effects(opened, count=8, least=3, most=2, seed=1)
@@ -278,9 +256,7 @@ def test_effects_are_falls_of_the_predicted_class(small_graph: Graph, fit: Fit) 
     np.testing.assert_array_equal(again.drawn, found.drawn)
 
 
-def test_removing_all_neighbours_is_the_same_for_named_and_drawn(
-    small_graph: Graph, fit: Fit
-) -> None:
+def test_removing_all_neighbours_is_the_same_for_named_and_drawn(small_graph, fit):
     opened = open_replicas(fit(small_graph), small_graph)
     found = removal_effects(opened, count=18, least=1, most=99)
     chances = mean_probabilities(opened)
@@ -294,13 +270,13 @@ def test_removing_all_neighbours_is_the_same_for_named_and_drawn(
     assert found.nodes.size == 17  # node 17 has no neighbour
 
 
-def test_difference_and_its_error_are_paired() -> None:
+def test_difference_and_its_error_are_paired():
     found = RemovalEffects(np.arange(4), np.array([4.0, 2, 3, 3]), np.array([1.0, 1, 0, 2]))
     assert found.difference == pytest.approx(2)
     assert found.standard_error == pytest.approx(np.std([3, 1, 3, 1], ddof=1) / 2)
 
 
-def check(model: HPGMNClassifier, graph: Graph) -> RemovalEffects:
+def check(model, graph):
     found = removal_effects(open_replicas(model.saved_, graph), count=200, least=3)
     assert found.nodes.size == 200
     assert found.difference > 4 * found.standard_error
@@ -308,7 +284,7 @@ def check(model: HPGMNClassifier, graph: Graph) -> RemovalEffects:
 
 
 @pytest.mark.slow
-def test_named_neighbours_matter_on_the_built_in_graph() -> None:
+def test_named_neighbours_matter_on_the_built_in_graph():
     graph = trading_network(seed=0).graph
     model = HPGMNClassifier(seed=0, epochs=40, num_patterns=10).fit(graph)
     found = check(model, graph)
@@ -316,9 +292,7 @@ def test_named_neighbours_matter_on_the_built_in_graph() -> None:
 
 
 @pytest.mark.slow
-def test_named_neighbours_matter_on_chameleon(
-    data_dir: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_named_neighbours_matter_on_chameleon(data_dir, monkeypatch):
     monkeypatch.setenv("HPGMN_DATA", str(data_dir))
     graph = load("chameleon")
     model = HPGMNClassifier(

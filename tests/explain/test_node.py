@@ -22,9 +22,7 @@ Fit = Callable[..., SavedModel]
 Predicted = Callable[[SavedModel, Graph], Array]
 
 
-def test_an_explanation_is_made_of_its_parts(
-    named_graph: Graph, fit: Fit, predicted: Predicted
-) -> None:
+def test_an_explanation_is_made_of_its_parts(named_graph, fit, predicted):
     saved = fit(named_graph, seeds=2, neighbors="both", epochs=30)
     opened = open_replicas(saved, named_graph)
     expected = predicted(saved, named_graph)
@@ -77,9 +75,7 @@ def test_an_explanation_is_made_of_its_parts(
     assert any("mean of 2 seeds" in note and "seed 0" in note for note in found.notes)
 
 
-def test_the_label_is_that_of_training_whatever_is_predicted(
-    named_graph: Graph, fit: Fit, predicted: Predicted
-) -> None:
+def test_the_label_is_that_of_training_whatever_is_predicted(named_graph, fit, predicted):
     saved = fit(named_graph, epochs=1, lr=1e-5)
     labels, names = predicted(saved, named_graph).argmax(axis=1), named_graph.class_names
     wrong = np.flatnonzero(named_graph.split(0).train & (labels != named_graph.y))
@@ -89,22 +85,20 @@ def test_the_label_is_that_of_training_whatever_is_predicted(
         assert found.label == names[named_graph.y[place]] != found.prediction
 
 
-def test_positions_serve_where_there_are_no_ids(small_graph: Graph, fit: Fit) -> None:
+def test_positions_serve_where_there_are_no_ids(small_graph, fit):
     saved = fit(small_graph)
     assert explain_node(saved, small_graph, 4) == explain_node(saved, small_graph, "4")
     assert explain_node(saved, small_graph, 4).node == "4"
 
 
 @pytest.mark.parametrize("node", [18, -1, "four", "1.5"])
-def test_a_wrong_position_is_told_with_the_range(small_graph: Graph, node: object) -> None:
+def test_a_wrong_position_is_told_with_the_range(small_graph, node):
     with pytest.raises(HPGMNError, match=rf"no node '{node}'.*0 to 17"):
         find_node(small_graph, node)
 
 
-def test_a_wrong_id_is_refused_with_similar_ones(
-    named_graph: Graph, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def similar(node: object) -> list[str]:
+def test_a_wrong_id_is_refused_with_similar_ones(named_graph, monkeypatch):
+    def similar(node):
         with pytest.raises(HPGMNError, match=f"no node '{node}'") as caught:
             find_node(named_graph, node)
         assert caught.value.remedy is not None
@@ -120,20 +114,20 @@ def test_a_wrong_id_is_refused_with_similar_ones(
     assert similar("zzz") == ["account-0", "account-1", "account-2"]
 
 
-def test_a_node_without_neighbours(small_graph: Graph, fit: Fit) -> None:
+def test_a_node_without_neighbours(small_graph, fit):
     found = explain_node(fit(small_graph), small_graph, 17)
     assert (found.neighbors, found.without, found.turning) == ((), None, None)
     assert "The node has no neighbours." in found.notes
 
 
-def test_a_model_of_attributes_alone(small_graph: Graph, fit: Fit) -> None:
+def test_a_model_of_attributes_alone(small_graph, fit):
     found = explain_node(fit(small_graph, statistics=("attributes",)), small_graph, 4)
     assert {one.support for one in found.neighbors} == {0.0}
     assert any("attributes only" in note for note in found.notes)
     assert found.without is None
 
 
-def test_a_neighbour_of_unknown_class(small_graph: Graph, fit: Fit) -> None:
+def test_a_neighbour_of_unknown_class(small_graph, fit):
     found = explain_node(fit(small_graph, label_confidence=1.0), small_graph, 4)
     train = small_graph.split(0).train
     for one in found.neighbors:
@@ -141,9 +135,7 @@ def test_a_neighbour_of_unknown_class(small_graph: Graph, fit: Fit) -> None:
 
 
 @pytest.mark.parametrize(("model", "patterns"), [("hpgmn-gcn", 3), ("gcn", 0)])
-def test_other_models_say_what_they_cannot_tell(
-    small_graph: Graph, fit: Fit, model: str, patterns: int
-) -> None:
+def test_other_models_say_what_they_cannot_tell(small_graph, fit, model, patterns):
     saved = fit(small_graph, model)
     found = explain_node(saved, small_graph, 4)
     assert found.statistics == {}
@@ -155,9 +147,7 @@ def test_other_models_say_what_they_cannot_tell(
     assert any("the model run again" in note for note in found.notes)
 
 
-def test_what_was_left_out_is_said(
-    small_graph: Graph, fit: Fit, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_was_left_out_is_said(small_graph, fit, monkeypatch):
     monkeypatch.setattr(neighbors, "RERUNS", 1)
     notes = explain_node(fit(small_graph, "gcn"), small_graph, 4).notes
     assert any("more neighbours were not evaluated: gcn has" in note for note in notes)
@@ -166,7 +156,7 @@ def test_what_was_left_out_is_said(
     assert any("exact for the 32 neighbours" in note for note in notes)
 
 
-def test_nodes_of_another_graph(named_graph: Graph, fit: Fit, predicted: Predicted) -> None:
+def test_nodes_of_another_graph(named_graph, fit, predicted):
     saved = fit(named_graph, statistics=("attributes", "class_counts"))
     other = Graph(named_graph.x[:6] + 0.1, [[0, 1, 2], [1, 2, 5]], node_ids=list("uvwxyz"))
     found = explain_node(saved, other, "w")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import pytest
@@ -11,8 +10,8 @@ import scipy.sparse as sp
 import torch
 
 from hpgmn.explain.removal import statistics_without
-from hpgmn.explain.replicas import ReplicaView, open_replicas
-from hpgmn.graph import Array, Graph
+from hpgmn.explain.replicas import open_replicas
+from hpgmn.graph import Graph
 from hpgmn.statistics import LocalStatistics
 from hpgmn.training.saved import SavedModel
 
@@ -23,7 +22,7 @@ CHOSEN = (0, 3, 4, 10, 13)  # in the small graph 3 has a self-loop, 4 a repeated
 NEIGHBORS = ("adjacency", "neighbor_class_counts", "neighbor_class_means", "neighbor_adjacency")
 
 
-def cut(graph: Graph, node: int, gone: list[int]) -> Graph:
+def cut(graph, node, gone):
     """The graph without the edges between a node and others, edge by edge."""
     kept = [
         place
@@ -41,9 +40,7 @@ def cut(graph: Graph, node: int, gone: list[int]) -> Graph:
     )
 
 
-def recomputed(
-    opened: ReplicaView, node: int, gone: list[int], columns: Array | None = None
-) -> Any:
+def recomputed(opened, node, gone, columns=None):
     """All statistics built anew without the edges, labels fixed: the node's rows and logits."""
     graph = cut(opened.graph, node, gone)
     width = None if columns is None else opened.task.statistics._width
@@ -58,7 +55,7 @@ def recomputed(
     return rows, logits
 
 
-def compare(opened: ReplicaView, columns: Array | None = None, tolerance: float = 1e-5) -> int:
+def compare(opened, columns=None, tolerance=1e-5):
     """Check every node with each of its neighbours, and with two at once; returns how many."""
     checked = 0
     both = opened.graph.adjacency("undirected")
@@ -83,9 +80,7 @@ def compare(opened: ReplicaView, columns: Array | None = None, tolerance: float 
 
 @pytest.mark.parametrize("neighbors", ["out", "in", "undirected", "both"])
 @pytest.mark.parametrize("statistics", [FOUR, ("attributes", *NEIGHBORS)])
-def test_every_statistic_in_every_mode(
-    named_graph: Graph, fit: Fit, neighbors: str, statistics: tuple[str, ...]
-) -> None:
+def test_every_statistic_in_every_mode(named_graph, fit, neighbors, statistics):
     saved = fit(named_graph, neighbors=neighbors, statistics=statistics)
     assert compare(open_replicas(saved, named_graph)[0]) > 25
 
@@ -115,7 +110,7 @@ def test_every_statistic_in_every_mode(
         {"class_means_form": "factored", "class_means_scaling": "unit"},
     ],
 )
-def test_every_form_and_scaling(small_graph: Graph, fit: Fit, changes: dict[str, Any]) -> None:
+def test_every_form_and_scaling(small_graph, fit, changes):
     saved = fit(small_graph, **{"neighbors": "out", "statistics": FOUR} | changes)
     # Half precision may round the last digit the other way.
     is_half = "batch_size" in changes or changes.get("class_means_form") == "sketch"
@@ -123,12 +118,12 @@ def test_every_form_and_scaling(small_graph: Graph, fit: Fit, changes: dict[str,
 
 
 @pytest.mark.parametrize("scaling", ["raw", "fraction", "unit"])
-def test_adjacency_rows_in_every_scaling(small_graph: Graph, fit: Fit, scaling: str) -> None:
+def test_adjacency_rows_in_every_scaling(small_graph, fit, scaling):
     saved = fit(small_graph, statistics=("adjacency",), adjacency_scaling=scaling)
     compare(open_replicas(saved, small_graph)[0])
 
 
-def test_sparse_attributes(small_graph: Graph, fit: Fit) -> None:
+def test_sparse_attributes(small_graph, fit):
     x = np.where(np.abs(small_graph.x) > 0.3, small_graph.x, 0)
     assert small_graph.splits is not None
     masks = {f"{part}_mask": getattr(small_graph.splits, part) for part in ("train", "val", "test")}
@@ -137,7 +132,7 @@ def test_sparse_attributes(small_graph: Graph, fit: Fit) -> None:
     compare(open_replicas(saved, graph)[0])
 
 
-def test_columns_are_those_of_the_training_on_another_graph(named_graph: Graph, fit: Fit) -> None:
+def test_columns_are_those_of_the_training_on_another_graph(named_graph, fit):
     saved = fit(named_graph, neighbors="both", statistics=("adjacency", "diffusion"))
     order = np.random.default_rng(0).permutation(18)[:14]
     place = {int(old): new for new, old in enumerate(order)}
@@ -156,7 +151,7 @@ def test_columns_are_those_of_the_training_on_another_graph(named_graph: Graph, 
     assert compare(open_replicas(saved, other)[0], columns) > 25
 
 
-def test_a_kept_diffusion_row_is_the_only_one_that_stays(small_graph: Graph, fit: Fit) -> None:
+def test_a_kept_diffusion_row_is_the_only_one_that_stays(small_graph, fit):
     opened = open_replicas(fit(small_graph, neighbors="out", statistics=FOUR), small_graph)[0]
     near = small_graph.adjacency("out").indices[:1].astype(np.int64)
     row = torch.tensor([0])
@@ -168,7 +163,7 @@ def test_a_kept_diffusion_row_is_the_only_one_that_stays(small_graph: Graph, fit
     torch.testing.assert_close(kept["class_counts"].rows(row), anew["class_counts"].rows(row))
 
 
-def test_a_node_without_neighbours_keeps_its_statistics(small_graph: Graph, fit: Fit) -> None:
+def test_a_node_without_neighbours_keeps_its_statistics(small_graph, fit):
     saved = fit(small_graph, neighbors="both", statistics=(*FOUR, *NEIGHBORS))
     opened = open_replicas(saved, small_graph)[0]
     inputs = statistics_without(opened, 17, [np.array([], np.int64)])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from copy import copy
-from typing import Any
 
 import numpy as np
 import pytest
@@ -33,9 +32,7 @@ Predicted = Callable[[SavedModel, Graph], Array]
         ("mlp", {}),
     ],
 )
-def test_probabilities_are_those_of_prediction(
-    small_graph: Graph, fit: Fit, predicted: Predicted, model: str, changes: dict[str, Any]
-) -> None:
+def test_probabilities_are_those_of_prediction(small_graph, fit, predicted, model, changes):
     saved = fit(small_graph, model, seeds=2, **changes)
     opened = open_replicas(saved, small_graph)
     expected = predicted(saved, small_graph)
@@ -55,7 +52,7 @@ def test_probabilities_are_those_of_prediction(
             torch.testing.assert_close(classified, one.logits, atol=1e-5, rtol=1e-5)
 
 
-def _classified(head: Any, query: torch.Tensor) -> torch.Tensor:
+def _classified(head, query):
     """Memory and classifier on queries, by the formulas of the paper."""
     joined = query
     if head.memory is not None:
@@ -66,15 +63,13 @@ def _classified(head: Any, query: torch.Tensor) -> torch.Tensor:
     return found
 
 
-def test_queries_are_mapped_where_the_memory_is_narrower(small_graph: Graph, fit: Fit) -> None:
+def test_queries_are_mapped_where_the_memory_is_narrower(small_graph, fit):
     opened = open_replicas(fit(small_graph, memory_dim=3), small_graph)[0]
     assert opened.queries(np.array([2, 5])).shape == (2, 3)
     assert opened.encodings(np.array([2, 5])).shape == (2, 7 * 6)
 
 
-def test_labels_are_train_labels_and_the_guesses_behind_the_statistics(
-    small_graph: Graph, fit: Fit
-) -> None:
+def test_labels_are_train_labels_and_the_guesses_behind_the_statistics(small_graph, fit):
     saved = fit(small_graph)
     opened = open_replicas(saved, small_graph)[0]
     train = small_graph.split(0).train
@@ -91,7 +86,7 @@ def test_labels_are_train_labels_and_the_guesses_behind_the_statistics(
     np.testing.assert_array_equal(labels, np.where(train, small_graph.y, answers))
 
 
-def test_the_baseline_without_train_nodes_is_the_mean_of_all(small_graph: Graph, fit: Fit) -> None:
+def test_the_baseline_without_train_nodes_is_the_mean_of_all(small_graph, fit):
     saved = fit(small_graph, statistics=("attributes", "class_counts"))
     train = np.flatnonzero(small_graph.split(0).train)
     here = open_replicas(saved, small_graph)[0]
@@ -101,7 +96,7 @@ def test_the_baseline_without_train_nodes_is_the_mean_of_all(small_graph: Graph,
     torch.testing.assert_close(there.baseline, there.encodings(np.arange(9)).mean(dim=0))
 
 
-def test_modes_are_those_the_statistics_read(small_graph: Graph, fit: Fit) -> None:
+def test_modes_are_those_the_statistics_read(small_graph, fit):
     both = fit(small_graph, neighbors="both", statistics=("attributes", "class_counts"))
     opened = open_replicas(both, small_graph)[0]
     assert opened.modes == {"class_counts_out": "out", "class_counts_in": "in"}
@@ -111,7 +106,7 @@ def test_modes_are_those_the_statistics_read(small_graph: Graph, fit: Fit) -> No
     assert open_replicas(fit(small_graph, "mlp"), small_graph)[0].neighbor_modes == ["undirected"]
 
 
-def test_probabilities_that_are_not_numbers_are_refused(small_graph: Graph, fit: Fit) -> None:
+def test_probabilities_that_are_not_numbers_are_refused(small_graph, fit):
     saved = copy(fit(small_graph, "mlp", seeds=2))  # without cached results
     for parameters in saved.done.values():
         for value in parameters.values():

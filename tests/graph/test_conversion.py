@@ -19,14 +19,14 @@ NODES = {"id": ["a", "b", "c"], "age": [1, 2, 3], "label": ["x", "y", None]}
 EDGES = {"source": ["a", "b"], "target": ["b", "c"]}
 
 
-def test_from_tables_is_the_function_of_that_name() -> None:
+def test_from_tables_is_the_function_of_that_name():
     found = Graph.from_tables(NODES, EDGES, directed=False, name="mine")
     same = hpgmn.from_tables(NODES, EDGES, directed=False, name="mine")
     assert found.fingerprint == same.fingerprint
     assert (found.name, found.directed, found.y.tolist()) == ("mine", False, [0, 1, -1])
 
 
-def test_from_networkx_is_the_function_of_that_name() -> None:
+def test_from_networkx_is_the_function_of_that_name():
     import networkx
 
     network = networkx.path_graph(3)
@@ -36,7 +36,7 @@ def test_from_networkx_is_the_function_of_that_name() -> None:
     assert (found.name, found.num_edges) == ("mine", 2)
 
 
-def test_a_graph_goes_to_pyg_and_back() -> None:
+def test_a_graph_goes_to_pyg_and_back():
     graph = Graph.from_tables(NODES, EDGES, prepare=False)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # PyG uses what torch has deprecated
@@ -47,7 +47,7 @@ def test_a_graph_goes_to_pyg_and_back() -> None:
         assert back.y.tolist() == [0, 1, -1]
 
 
-def test_a_graph_shows_itself_in_a_notebook() -> None:
+def test_a_graph_shows_itself_in_a_notebook():
     assert Graph.from_tables(NODES, EDGES, name="mine")._repr_html_().startswith("<table>")
 
 
@@ -57,7 +57,7 @@ MASKS = np.eye(3, dtype=bool)
 
 
 @pytest.fixture
-def pyg_is_loaded() -> None:
+def pyg_is_loaded():
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # PyG uses what torch has deprecated
         pytest.importorskip("torch_geometric")
@@ -65,7 +65,7 @@ def pyg_is_loaded() -> None:
 
 @pytest.mark.usefixtures("pyg_is_loaded")
 @pytest.mark.parametrize("is_sparse", [False, True])
-def test_pyg_object_and_back_is_the_same_graph(is_sparse: bool) -> None:
+def test_pyg_object_and_back_is_the_same_graph(is_sparse):
     x: Any = sp.csr_array(X) if is_sparse else np.array(X, np.float32)
     if not is_sparse:
         x.flags.writeable = False
@@ -79,13 +79,13 @@ def test_pyg_object_and_back_is_the_same_graph(is_sparse: bool) -> None:
 
 
 @pytest.mark.usefixtures("pyg_is_loaded")
-def test_pyg_object_lists_undirected_edges_both_ways() -> None:
+def test_pyg_object_lists_undirected_edges_both_ways():
     data = Graph(X, [[0, 1], [1, 2]], directed=False).to_pyg()
     assert sorted(zip(*data.edge_index.tolist(), strict=True)) == [(0, 1), (1, 0), (1, 2), (2, 1)]
 
 
 @pytest.mark.usefixtures("pyg_is_loaded")
-def test_pyg_object_without_attributes_is_refused() -> None:
+def test_pyg_object_without_attributes_is_refused():
     from torch_geometric.data import Data
 
     with pytest.raises(GraphError, match="has no x"):
@@ -93,14 +93,14 @@ def test_pyg_object_without_attributes_is_refused() -> None:
 
 
 @pytest.mark.usefixtures("pyg_is_loaded")
-def test_pyg_object_lists_sorted_edges_as_they_were_listed() -> None:
+def test_pyg_object_lists_sorted_edges_as_they_were_listed():
     edges = SortedEdges.of(np.array([[2, 0, 1], [1, 2, 0]]), 3, np.float32([1, 2, 3]))
     data = Graph(X, edges).to_pyg()
     assert data.edge_index.tolist() == [[2, 0, 1], [1, 2, 0]]
     assert data.edge_weight.tolist() == [1, 2, 3]
 
 
-def test_ids_have_the_type_of_their_table() -> None:
+def test_ids_have_the_type_of_their_table():
     ids = np.array(["7", "10"])
     assert original_ids(ids, {"roles": {"has_whole_ids": True}}).dtype == np.int64
     for other in (None, {"roles": {}}, {"roles": {"has_whole_ids": False}}):

@@ -26,7 +26,7 @@ ON_RECORD = [name for name, dataset in DATASETS.items() if dataset.homophily is 
 
 
 @pytest.fixture
-def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]:
+def folders(tmp_path, monkeypatch):
     """An empty data folder and an empty cache folder, both in use."""
     data, cache = tmp_path / "data", tmp_path / "cache"
     data.mkdir()
@@ -36,14 +36,14 @@ def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path
     return data, cache / "hpgmn"
 
 
-def plain_graph(num_nodes: int = 20, with_splits: bool = True, marker: float = 1.0) -> Graph:
+def plain_graph(num_nodes=20, with_splits=True, marker=1.0):
     y = np.arange(num_nodes) % 2
     graph = Graph(np.full((num_nodes, 1), marker), [[0], [1]], y)
     return graph.with_splits(random_splits(y, count=2)) if with_splits else graph
 
 
 @pytest.mark.parametrize("name", ON_RECORD)
-def test_known_sizes_are_those_of_the_file(data_dir: Path, name: str) -> None:
+def test_known_sizes_are_those_of_the_file(data_dir, name):
     path = data_dir / f"{name}.npz"
     if not path.exists():
         pytest.skip(f"{name}.npz is not in the folder of graph files")
@@ -55,7 +55,7 @@ def test_known_sizes_are_those_of_the_file(data_dir: Path, name: str) -> None:
         assert graph.directed == known.download.directed
 
 
-def test_every_dataset_of_a_protocol_is_known_and_has_its_metric() -> None:
+def test_every_dataset_of_a_protocol_is_known_and_has_its_metric():
     for protocol in PROTOCOLS.values():
         assert set(protocol.graphs) <= set(DATASETS)
     assert PROTOCOLS["platonov"].metrics == {
@@ -72,7 +72,7 @@ def test_every_dataset_of_a_protocol_is_known_and_has_its_metric() -> None:
     }
 
 
-def test_what_pyg_lacks_is_to_be_brought() -> None:
+def test_what_pyg_lacks_is_to_be_brought():
     brought = {name for name, dataset in DATASETS.items() if dataset.download is None}
     assert brought == {
         *("cornell", "crocodile", "chameleon-filtered", "squirrel-filtered"),
@@ -80,13 +80,13 @@ def test_what_pyg_lacks_is_to_be_brought() -> None:
     }
 
 
-def test_only_defects_are_warned_of() -> None:
+def test_only_defects_are_warned_of():
     warned = {name for name, dataset in DATASETS.items() if dataset.is_defective}
     assert warned == {"cornell-geomgcn", "chameleon", "squirrel"}
     assert all(DATASETS[name].defects for name in warned)
 
 
-def test_data_folder_comes_before_the_cache(folders: tuple[Path, Path]) -> None:
+def test_data_folder_comes_before_the_cache(folders):
     data, cache = folders
     assert find_file("texas") is None
     write_graph(plain_graph(marker=2.0), cache / "texas.npz")
@@ -97,22 +97,18 @@ def test_data_folder_comes_before_the_cache(folders: tuple[Path, Path]) -> None:
     assert load("texas").x[0, 0] == 3.0
 
 
-def test_cache_is_used_without_a_data_folder(
-    folders: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_cache_is_used_without_a_data_folder(folders, monkeypatch):
     monkeypatch.setenv("HPGMN_DATA", "")
     write_graph(plain_graph(), folders[1] / "texas.npz")
     assert load("texas").name == "texas"
 
 
-def test_cache_is_in_the_home_folder_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cache_is_in_the_home_folder_by_default(monkeypatch):
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     assert cache_folder() == Path.home() / ".cache" / "hpgmn"
 
 
-def test_data_folder_that_is_none_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_data_folder_that_is_none_is_refused(tmp_path, monkeypatch):
     monkeypatch.setenv("HPGMN_DATA", str(tmp_path / "absent"))
     message = r"HPGMN_DATA names '.*absent', which is not a folder"
     with pytest.raises(HPGMNError, match=message):
@@ -122,7 +118,7 @@ def test_data_folder_that_is_none_is_refused(
 
 
 @pytest.mark.usefixtures("folders")
-def test_unknown_name_gets_the_nearest() -> None:
+def test_unknown_name_gets_the_nearest():
     message = r"Unknown dataset 'chamelon'\. Did you mean 'chameleon'\? Choose from: texas, "
     with pytest.raises(HPGMNError, match=message):
         load("chamelon")
@@ -131,7 +127,7 @@ def test_unknown_name_gets_the_nearest() -> None:
 
 
 @pytest.mark.usefixtures("folders")
-def test_known_but_absent_says_how_to_get_it() -> None:
+def test_known_but_absent_says_how_to_get_it():
     with pytest.raises(DataNotFoundError) as caught:
         load("texas")
     assert "`hpgmn datasets --download texas`" in str(caught.value)
@@ -142,7 +138,7 @@ def test_known_but_absent_says_how_to_get_it() -> None:
     assert caught.value.remedy.command is None
 
 
-def test_a_path_is_read_as_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_path_is_read_as_a_file(tmp_path, monkeypatch):
     write_graph(plain_graph(), tmp_path / "mine.npz")
     monkeypatch.chdir(tmp_path)
     for source in ("mine.npz", str(tmp_path / "mine.npz"), tmp_path / "mine.npz"):
@@ -150,21 +146,19 @@ def test_a_path_is_read_as_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.parametrize("source", ["absent.npz", "folder/absent", Path("absent")])
-def test_a_missing_file_is_refused(source: str | Path) -> None:
+def test_a_missing_file_is_refused(source):
     with pytest.raises(GraphError, match=f"Graph file '{source}' does not exist"):
         load(source)
 
 
-def test_another_file_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_file_is_refused(tmp_path, monkeypatch):
     (tmp_path / "nodes").write_text("id,class")
     monkeypatch.chdir(tmp_path)
     with pytest.raises(GraphError, match=r"Graph file 'nodes': it is not a \.npz file"):
         load("nodes")
 
 
-def test_a_graph_folder_is_accepted_as_a_file_is(
-    folders: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_graph_folder_is_accepted_as_a_file_is(folders, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     write_graph(plain_graph(), tmp_path / "mine")
     for source in ("mine", Path("mine"), str(tmp_path / "mine")):
@@ -177,7 +171,7 @@ def test_a_graph_folder_is_accepted_as_a_file_is(
     assert find_file("pokec") == folders[0] / "pokec.npz"
 
 
-def write_tables(folder: Path, ages: list[str], edges: str = "a,b\n") -> Path:
+def write_tables(folder, ages, edges="a,b\n"):
     """A folder of tables: nodes a, b, … with an age and a class, good and bad in turn."""
     folder.mkdir()
     rows = [f"{'abcdefghij'[n]},{age},{('good', 'bad')[n % 2]}" for n, age in enumerate(ages)]
@@ -186,7 +180,7 @@ def write_tables(folder: Path, ages: list[str], edges: str = "a,b\n") -> Path:
     return folder
 
 
-def test_a_folder_of_tables_is_a_graph(tmp_path: Path) -> None:
+def test_a_folder_of_tables_is_a_graph(tmp_path):
     lines: list[str] = []
     ages = [str(age) for age in range(10)]
     steps: list[str] = []
@@ -214,7 +208,7 @@ def test_a_folder_of_tables_is_a_graph(tmp_path: Path) -> None:
     assert not raw.directed
 
 
-def test_later_tables_are_prepared_as_the_first(tmp_path: Path) -> None:
+def test_later_tables_are_prepared_as_the_first(tmp_path):
     first = load(write_tables(tmp_path / "first", ["0", "4"]))
     later = load(write_tables(tmp_path / "later", ["6", "4"]), preparation=first.preparation)
     assert first.x.tolist() == [[-1], [1]]
@@ -222,7 +216,7 @@ def test_later_tables_are_prepared_as_the_first(tmp_path: Path) -> None:
     assert later.preparation == first.preparation
 
 
-def test_graphml_is_a_graph(tmp_path: Path) -> None:
+def test_graphml_is_a_graph(tmp_path):
     networkx = pytest.importorskip("networkx")
     network = networkx.path_graph(4)
     for node in network:
@@ -234,20 +228,20 @@ def test_graphml_is_a_graph(tmp_path: Path) -> None:
     assert graph.y.tolist() == [0, 1, 0, 1]
 
 
-def test_tables_without_edges_are_a_graph(tmp_path: Path) -> None:
+def test_tables_without_edges_are_a_graph(tmp_path):
     folder = write_tables(tmp_path / "mine", ["1", "2"], edges="")
     assert load(folder).num_edges == 0
     first = load(write_tables(tmp_path / "first", ["0", "4"]))
     assert load(folder, preparation=first.preparation).num_edges == 0
 
 
-def test_columns_are_said_of_tables_only(tmp_path: Path) -> None:
+def test_columns_are_said_of_tables_only(tmp_path):
     write_graph(plain_graph(), tmp_path / "plain.npz")
     with pytest.raises(HPGMNError, match=r"plain\.npz' has no tables.*Leave out label, drop\.$"):
         load(tmp_path / "plain.npz", label="kind", drop=["age"])
 
 
-def test_a_folder_is_refused(tmp_path: Path) -> None:
+def test_a_folder_is_refused(tmp_path):
     with pytest.raises(HPGMNError, match=r"is a folder, not a graph file\. Pass a \.npz file"):
         load(tmp_path)
     with pytest.raises(HPGMNError, match="is a folder, not a graph file"):
@@ -262,9 +256,7 @@ def test_a_folder_is_refused(tmp_path: Path) -> None:
         ("squirrel", "near-duplicates shared between train and test; squirrel-filtered"),
     ],
 )
-def test_defects_are_warned_of(
-    folders: tuple[Path, Path], caplog: pytest.LogCaptureFixture, name: str, message: str
-) -> None:
+def test_defects_are_warned_of(folders, caplog, name, message):
     write_graph(plain_graph(DATASETS[name].num_nodes), folders[0] / f"{name}.npz")
     load(name)
     warnings = [record for record in caplog.records if record.levelno == logging.WARNING]
@@ -272,15 +264,13 @@ def test_defects_are_warned_of(
     assert message in warnings[0].getMessage()
 
 
-def test_own_graph_of_the_same_name_is_not_warned_of(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_own_graph_of_the_same_name_is_not_warned_of(tmp_path, caplog):
     write_graph(plain_graph(), tmp_path / "squirrel.npz")
     load(tmp_path / "squirrel.npz")
     assert caplog.records == []
 
 
-def test_crocodile_gets_random_splits(folders: tuple[Path, Path]) -> None:
+def test_crocodile_gets_random_splits(folders):
     graph = plain_graph(DATASETS["crocodile"].num_nodes, with_splits=False)
     write_graph(graph, folders[0] / "crocodile.npz")
     expected = random_splits(graph, count=10, fractions=(0.6, 0.2, 0.2), stratified=False)
@@ -291,9 +281,7 @@ def test_crocodile_gets_random_splits(folders: tuple[Path, Path]) -> None:
         np.testing.assert_array_equal(splits.test, expected.test)
 
 
-def test_own_graph_without_splits_gets_stratified_ones(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_own_graph_without_splits_gets_stratified_ones(tmp_path, caplog):
     graph = plain_graph(with_splits=False)
     write_graph(graph, tmp_path / "mine.npz")
     with caplog.at_level(logging.INFO):
@@ -303,7 +291,7 @@ def test_own_graph_without_splits_gets_stratified_ones(
     assert "Graph 'mine' has no splits and gets 10 random ones 60/20/20, strat" in caplog.text
 
 
-def test_stored_splits_are_kept(tmp_path: Path) -> None:
+def test_stored_splits_are_kept(tmp_path):
     write_graph(plain_graph(), tmp_path / "mine.npz")
     splits = load(tmp_path / "mine.npz").splits
     assert splits is not None
@@ -311,14 +299,12 @@ def test_stored_splits_are_kept(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("labels", [[-1] * 6, [0] * 6, [0, 1, -1, -1, -1, -1]])
-def test_a_graph_with_too_few_labels_stays_without_splits(
-    tmp_path: Path, labels: list[int]
-) -> None:
+def test_a_graph_with_too_few_labels_stays_without_splits(tmp_path, labels):
     write_graph(Graph(np.ones((6, 1)), [], labels), tmp_path / "bare.npz")
     assert load(tmp_path / "bare.npz").splits is None
 
 
-def test_geom_gcn_protocol_takes_the_other_splits(folders: tuple[Path, Path]) -> None:
+def test_geom_gcn_protocol_takes_the_other_splits(folders):
     graph = plain_graph()
     assert graph.splits is not None
     other = Splits(graph.splits.test, graph.splits.val, graph.splits.train)
@@ -332,7 +318,7 @@ def test_geom_gcn_protocol_takes_the_other_splits(folders: tuple[Path, Path]) ->
     np.testing.assert_array_equal(geom.train, graph.splits.test)
 
 
-def test_protocol_mistakes_are_refused(folders: tuple[Path, Path]) -> None:
+def test_protocol_mistakes_are_refused(folders):
     write_graph(plain_graph(), folders[0] / "cora.npz")
     write_graph(plain_graph(with_splits=False), folders[0] / "pubmed.npz")
     with pytest.raises(HPGMNError, match=r"Unknown protocol 'platon'\. Did you mean 'platonov'\?"):
@@ -345,7 +331,7 @@ def test_protocol_mistakes_are_refused(folders: tuple[Path, Path]) -> None:
         load("pubmed", "paper-homophily")
 
 
-def test_real_citation_graphs_have_both_families(data_dir: Path) -> None:
+def test_real_citation_graphs_have_both_families(data_dir):
     found = find_file("cora")
     assert found is not None
     assert found.samefile(data_dir / "cora.npz")
@@ -355,7 +341,7 @@ def test_real_citation_graphs_have_both_families(data_dir: Path) -> None:
     assert (len(public), len(geom)) == (1, 10)
 
 
-def test_real_crocodile_is_split_without_regard_to_classes(data_dir: Path) -> None:
+def test_real_crocodile_is_split_without_regard_to_classes(data_dir):
     assert (data_dir / "crocodile.npz").exists()
     graph = load("crocodile")
     order = np.random.default_rng(4).permutation(11631)
@@ -368,9 +354,7 @@ def test_real_crocodile_is_split_without_regard_to_classes(data_dir: Path) -> No
     ("words", "parts"),
     [(["train"] * 4, "no val"), (["test", "test", "", ""], "no train and no val")],
 )
-def test_a_split_column_without_a_part_is_refused(
-    tmp_path: Path, words: list[str], parts: str
-) -> None:
+def test_a_split_column_without_a_part_is_refused(tmp_path, words, parts):
     folder = write_tables(tmp_path / "mine", ["1", "2", "3", "4"])
     lines = (folder / "nodes.csv").read_text().splitlines()
     rows = [f"{line},{word}" for line, word in zip(lines, ["split", *words], strict=True)]
@@ -381,7 +365,7 @@ def test_a_split_column_without_a_part_is_refused(
     assert load(folder, split="").preparation is not None
 
 
-def test_too_few_labels_for_splits_is_left_to_who_needs_them(tmp_path: Path) -> None:
+def test_too_few_labels_for_splits_is_left_to_who_needs_them(tmp_path):
     lines: list[str] = []
     graph = load(write_tables(tmp_path / "mine", ["1", "2"]), log=lines.append)
     assert graph.splits is None
@@ -393,7 +377,7 @@ PAYMENTS = ["u,v,paid", "a,b,1", "b,c,2"]
 
 
 @pytest.fixture
-def people(tmp_path: Path) -> Path:
+def people(tmp_path):
     folder = tmp_path / "people"
     folder.mkdir()
     (folder / "nodes.csv").write_text("\n".join([*PEOPLE, ""]))
@@ -401,14 +385,14 @@ def people(tmp_path: Path) -> Path:
     return folder
 
 
-def test_every_choice_of_columns_has_a_keyword() -> None:
+def test_every_choice_of_columns_has_a_keyword():
     for function in (hpgmn.load, hpgmn.from_tables):
         assert {info.name for info in fields(Columns)} <= set(
             inspect.signature(function).parameters
         )
 
 
-def test_keywords_say_what_the_columns_are(people: Path) -> None:
+def test_keywords_say_what_the_columns_are(people):
     named = {"id": "who", "label": "kind", "source": "u", "target": "v", "weight": "paid"}
     graph = hpgmn.load(people, **named, drop=["age"], categories=["code"], directed=False)
     assert graph.feature_names is not None
@@ -419,7 +403,7 @@ def test_keywords_say_what_the_columns_are(people: Path) -> None:
     assert hpgmn.load(people, **named, attributes=["age"]).num_features == 1
 
 
-def test_messages_name_keywords(people: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_messages_name_keywords(people, caplog):
     with pytest.raises(GraphError, match=r"no column for the id .* who, kind.*\(id=\.\.\.\)"):
         hpgmn.load(people)
     with pytest.raises(SettingError, match=r"drop takes a list of names\. Pass \['age'\]"):
@@ -430,7 +414,7 @@ def test_messages_name_keywords(people: Path, caplog: pytest.LogCaptureFixture) 
     assert '(weight="paid")' in warnings[0]
 
 
-def test_later_tables_are_like_the_first_or_added_to_it(people: Path, tmp_path: Path) -> None:
+def test_later_tables_are_like_the_first_or_added_to_it(people, tmp_path):
     first = hpgmn.load(people, id="who", label="kind", source="u", target="v", weight="paid")
     again = hpgmn.load(people, like=first)
     assert again.fingerprint == first.fingerprint
@@ -444,13 +428,13 @@ def test_later_tables_are_like_the_first_or_added_to_it(people: Path, tmp_path: 
     json.dumps(first.preparation)
 
 
-def test_entries_of_a_config_are_keywords() -> None:
+def test_entries_of_a_config_are_keywords():
     assert check_column_options({"label": "kind"}) == {"label": "kind"}
     with pytest.raises(SettingError, match=r"Unknown entry of tables: 'lable'.*'label'"):
         check_column_options({"lable": "kind"})
 
 
-def test_a_graph_file_is_loaded_without_the_code_for_tables(tmp_path: Path) -> None:
+def test_a_graph_file_is_loaded_without_the_code_for_tables(tmp_path):
     write_graph(plain_graph(), tmp_path / "mine.npz")
     code = (
         "import sys, hpgmn; hpgmn.load(sys.argv[1]); import hpgmn.statistics\n"

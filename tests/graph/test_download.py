@@ -29,19 +29,19 @@ from hpgmn.graph.files import read_graph, write_graph
 
 
 @pytest.fixture
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def cache(tmp_path, monkeypatch):
     monkeypatch.delenv("HPGMN_DATA", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     return tmp_path / "hpgmn"
 
 
 @pytest.fixture
-def child_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+def child_program(tmp_path, monkeypatch):
     """Let a few lines of Python stand for the child; they see NAME and TARGET as sys.argv."""
     popen = subprocess.Popen
 
-    def use(code: str) -> None:
-        def instead(command: list[str], **options: Any) -> Any:
+    def use(code):
+        def instead(command, **options):
             assert command[0] == sys.executable
             assert command[-4:-2] == ["-m", "hpgmn.graph.download"]
             return popen([sys.executable, "-c", code, *command[-2:]], **options)
@@ -51,21 +51,19 @@ def child_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     return use
 
 
-def as_large_as_texas(
-    nodes: int = 183, edges: int = 325, features: int = 1703, classes: int = 5
-) -> Graph:
+def as_large_as_texas(nodes=183, edges=325, features=1703, classes=5):
     ends = np.arange(edges) % nodes
     pairs = np.stack([ends, (ends + 1 + np.arange(edges) // nodes) % nodes])
     return Graph(np.ones((nodes, features)), pairs, np.arange(nodes) % classes)
 
 
-def copies(path: Path, graph: Graph) -> str:
+def copies(path, graph):
     """A child that hands a finished graph file over."""
     write_graph(graph, path)
     return f"import shutil, sys; shutil.copy({str(path)!r}, sys.argv[2])"
 
 
-def small_data(**changes: Any) -> SimpleNamespace:
+def small_data(**changes):
     """What a PyG dataset holds, on six nodes; node 5 has no attributes."""
     x = torch.zeros(6, 10)
     x[:5, :1] = 1.0
@@ -79,23 +77,23 @@ def small_data(**changes: Any) -> SimpleNamespace:
     return SimpleNamespace(**{"x": x, "edge_index": edges, "y": y, **masks} | changes)
 
 
-def small_dataset(num_edges: int = 4, **how: Any) -> Dataset:
+def small_dataset(num_edges=4, **how):
     options = {"directed": True} | how
     spec = Download("Fake", {"name": "Small"}, **options)
     return Dataset("small", 6, num_edges, 10, 2, None, "accuracy", "a test", download=spec)
 
 
 @pytest.fixture
-def fake_pyg(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, dict[str, Any]]]:
+def fake_pyg(monkeypatch):
     """A ``torch_geometric.datasets`` with one class; returns the calls it gets."""
     calls: list[tuple[str, dict[str, Any]]] = []
 
     class Fake:
-        def __init__(self, root: str, **arguments: Any) -> None:
+        def __init__(self, root, **arguments):
             calls.append((root, arguments))
             self.is_geom = arguments.get("split") == "geom-gcn"
 
-        def __getitem__(self, index: int) -> SimpleNamespace:
+        def __getitem__(self, index):
             assert index == 0
             if not self.is_geom:
                 return small_data()
@@ -113,11 +111,7 @@ def fake_pyg(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, dict[str, Any]]
     return calls
 
 
-def test_child_writes_what_pyg_gives(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    fake_pyg: list[tuple[str, dict[str, Any]]],
-) -> None:
+def test_child_writes_what_pyg_gives(tmp_path, monkeypatch, fake_pyg):
     monkeypatch.setitem(DATASETS, "small", small_dataset())
     target = tmp_path / "small.npz"
     assert child.main(["small", str(target)]) == 0
@@ -130,9 +124,7 @@ def test_child_writes_what_pyg_gives(
     assert graph.split(0).test.tolist() == [False, False, False, False, True, True]
 
 
-def test_child_keeps_both_families_and_unlabels_what_has_no_attributes(
-    fake_pyg: list[tuple[str, dict[str, Any]]], tmp_path: Path
-) -> None:
+def test_child_keeps_both_families_and_unlabels_what_has_no_attributes(fake_pyg, tmp_path):
     dataset = small_dataset(
         directed=False, families={"geom": {"split": "geom-gcn"}}, unlabels_empty=True
     )
@@ -149,7 +141,7 @@ def test_child_keeps_both_families_and_unlabels_what_has_no_attributes(
     assert not geom.test.any()
 
 
-def test_graph_without_masks_has_no_splits() -> None:
+def test_graph_without_masks_has_no_splits():
     data = small_data(train_mask=None, x=torch.ones(6, 10), y=torch.arange(6)[:, None] % 2)
     graph = child._graph(small_dataset(), data, {})
     assert graph.splits is None
@@ -157,11 +149,8 @@ def test_graph_without_masks_has_no_splits() -> None:
     assert graph.y.tolist() == [0, 1, 0, 1, 0, 1]
 
 
-@pytest.mark.parametrize(
-    ("num_edges", "directed"),
-    [(4, True), (2, False), (4, False)],
-)
-def test_edges_may_be_counted_as_listed_or_as_distinct(num_edges: int, directed: bool) -> None:
+@pytest.mark.parametrize(("num_edges", "directed"), [(4, True), (2, False), (4, False)])
+def test_edges_may_be_counted_as_listed_or_as_distinct(num_edges, directed):
     dataset = small_dataset(num_edges, directed=directed)
     child._check_sizes(child._graph(dataset, small_data(), {}), dataset)
 
@@ -174,12 +163,7 @@ def test_edges_may_be_counted_as_listed_or_as_distinct(num_edges: int, directed:
         {"y": torch.tensor([0, 1, 2, 1, 0, 1])},
     ],
 )
-def test_a_changed_source_is_noticed(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    changes: dict[str, Any],
-) -> None:
+def test_a_changed_source_is_noticed(tmp_path, monkeypatch, capsys, changes):
     monkeypatch.setitem(DATASETS, "small", small_dataset())
     changed = child._graph(small_dataset(), small_data(**changes), {})
     monkeypatch.setattr(child, "_fetch", lambda dataset, folder: changed)
@@ -200,14 +184,8 @@ def test_a_changed_source_is_noticed(
         (RuntimeError("two\nlines"), 1),
     ],
 )
-def test_child_says_why_in_its_last_line(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    error: Exception,
-    status: int,
-) -> None:
-    def fail(dataset: Dataset, folder: Path) -> Graph:
+def test_child_says_why_in_its_last_line(tmp_path, monkeypatch, capsys, error, status):
+    def fail(dataset, folder):
         raise error
 
     monkeypatch.setattr(child, "_fetch", fail)
@@ -216,9 +194,7 @@ def test_child_says_why_in_its_last_line(
     assert last_line == " ".join(str(error).split()).strip("<>")
 
 
-def test_finished_file_is_kept_in_the_cache(
-    cache: Path, tmp_path: Path, child_program: Any
-) -> None:
+def test_finished_file_is_kept_in_the_cache(cache, tmp_path, child_program):
     child_program(copies(tmp_path / "made.npz", as_large_as_texas()))
     cache.mkdir(parents=True, exist_ok=True)
     left = cache / f".texas.npz.{'7' * 32}.unfinished"  # by a download that was killed
@@ -232,12 +208,11 @@ def test_finished_file_is_kept_in_the_cache(
 
 
 @pytest.mark.parametrize(
-    "changes",
-    [{"nodes": 182}, {"edges": 324}, {"features": 1702}, {"classes": 4}, {"classes": 6}],
+    "changes", [{"nodes": 182}, {"edges": 324}, {"features": 1702}, {"classes": 4}, {"classes": 6}]
 )
 def test_a_child_that_hands_over_another_graph_is_not_believed(
-    cache: Path, tmp_path: Path, child_program: Any, changes: dict[str, int]
-) -> None:
+    cache, tmp_path, child_program, changes
+):
     write_graph(Graph([[1.0]], []), cache / "texas.npz")
     child_program(copies(tmp_path / "made.npz", as_large_as_texas(**changes)))
     with pytest.raises(HPGMNError) as caught:
@@ -248,12 +223,10 @@ def test_a_child_that_hands_over_another_graph_is_not_believed(
     assert read_graph(cache / "texas.npz").num_nodes == 1
 
 
-def test_the_child_fetches_over_https_alone(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_the_child_fetches_over_https_alone(monkeypatch, capsys, tmp_path):
     monkeypatch.setattr(urllib.request, "urlopen", urllib.request.urlopen)  # as before afterwards
 
-    def fetch(dataset: Dataset, folder: Path) -> Graph:
+    def fetch(dataset, folder):
         urllib.request.urlopen("http://127.0.0.1:9/texas.zip", context=ssl.create_default_context())
         raise AssertionError("It was opened.")
 
@@ -262,7 +235,7 @@ def test_the_child_fetches_over_https_alone(
     assert "http://127.0.0.1:9/texas.zip is not an https address" in capsys.readouterr().err
 
 
-def test_failure_is_one_sentence_and_leaves_nothing(cache: Path, child_program: Any) -> None:
+def test_failure_is_one_sentence_and_leaves_nothing(cache, child_program):
     child_program(
         "import pathlib, sys; pathlib.Path(sys.argv[2]).write_text('half'); "
         "sys.exit('Traceback of the child\\n\\nHTTP Error 404: Not Found\\n')"
@@ -274,21 +247,21 @@ def test_failure_is_one_sentence_and_leaves_nothing(cache: Path, child_program: 
     assert list(cache.iterdir()) == []
 
 
-def test_killed_child_leaves_nothing(cache: Path, child_program: Any) -> None:
+def test_killed_child_leaves_nothing(cache, child_program):
     child_program("import os, signal; os.kill(os.getpid(), signal.SIGKILL)")
     with pytest.raises(HPGMNError, match=r"The download of 'texas' failed \(no message\)"):
         download("texas")
     assert list(cache.iterdir()) == []
 
 
-def test_a_bad_file_of_the_child_is_not_kept(cache: Path, child_program: Any) -> None:
+def test_a_bad_file_of_the_child_is_not_kept(cache, child_program):
     child_program("import pathlib, sys; pathlib.Path(sys.argv[2]).write_text('not a graph')")
     with pytest.raises(HPGMNError, match=r"failed \(.*it is not a \.npz file"):
         download("texas")
     assert list(cache.iterdir()) == []
 
 
-def test_old_file_survives_a_failed_download(cache: Path, child_program: Any) -> None:
+def test_old_file_survives_a_failed_download(cache, child_program):
     write_graph(Graph([[1.0]], []), cache / "texas.npz")
     child_program("import sys; sys.exit('no')")
     with pytest.raises(HPGMNError, match="failed"):
@@ -296,31 +269,29 @@ def test_old_file_survives_a_failed_download(cache: Path, child_program: Any) ->
     assert read_graph(cache / "texas.npz").num_nodes == 1
 
 
-def test_what_pyg_lacks_is_refused(cache: Path) -> None:
+def test_what_pyg_lacks_is_refused(cache):
     with pytest.raises(HPGMNError, match=r"cannot be downloaded through PyG\. Put pokec\.npz"):
         download("pokec")
     assert not cache.exists()
 
 
-def test_unknown_name_is_refused() -> None:
+def test_unknown_name_is_refused():
     with pytest.raises(HPGMNError, match=r"Unknown dataset 'texs'\. Did you mean 'texas'\?"):
         download("texs")
 
 
-def test_unwritable_cache_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unwritable_cache_is_refused(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     with pytest.raises(HPGMNError, match=r"cannot be written to .* Set XDG_CACHE_HOME"):
         download("texas")
 
 
-def test_a_full_cache_and_a_child_that_cannot_start_are_refused(
-    cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full(path: Path) -> None:
+def test_a_full_cache_and_a_child_that_cannot_start_are_refused(cache, monkeypatch):
+    def full(path):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    def refused(*_: Any, **__: Any) -> None:
+    def refused(*_, **__):
         raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
 
     with monkeypatch.context() as patch:
@@ -334,9 +305,7 @@ def test_a_full_cache_and_a_child_that_cannot_start_are_refused(
 
 
 @pytest.mark.slow
-def test_without_a_network_it_says_so_and_what_to_do(
-    cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_a_network_it_says_so_and_what_to_do(cache, monkeypatch):
     for variable in ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"):
         monkeypatch.setenv(variable, "http://127.0.0.1:9")  # no server listens there
     monkeypatch.delenv("no_proxy", raising=False)
@@ -351,7 +320,7 @@ def test_without_a_network_it_says_so_and_what_to_do(
 
 
 @pytest.mark.slow
-def test_pyg_has_every_class_with_these_arguments() -> None:
+def test_pyg_has_every_class_with_these_arguments():
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # PyG uses what torch has deprecated
         pyg = pytest.importorskip("torch_geometric.datasets")
@@ -366,16 +335,16 @@ def test_pyg_has_every_class_with_these_arguments() -> None:
 class Answer(SimpleNamespace):
     """What a server says, as urllib's handlers take it."""
 
-    def __init__(self, code: int, **headers: str) -> None:
+    def __init__(self, code, **headers):
         self.headers = {name.lower(): value for name, value in headers.items()}
         super().__init__(code=code, status=code, msg="", read=lambda *_: b"", close=lambda: None)
 
-    def info(self) -> dict[str, str]:
+    def info(self):
         return self.headers
 
 
 @pytest.fixture
-def network(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+def network(monkeypatch):
     """Only https from here on; answers by address, and what was asked and how is noted."""
     import fsspec
 
@@ -383,7 +352,7 @@ def network(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     monkeypatch.setattr(fsspec.config, "conf", {})
     said: dict[str, Any] = {"asked": [], "contexts": []}
 
-    def https_open(handler: Any, request: Any) -> Any:
+    def https_open(handler, request):
         said["asked"].append(request.full_url)
         said["contexts"].append(handler._context)
         return said[request.full_url]
@@ -397,7 +366,7 @@ def network(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     "url",
     ["http://example.org/a", "ftp://example.org/a", "file:///etc/passwd", "data:,x", "/etc/passwd"],
 )
-def test_no_other_address_is_opened(network: dict[str, Any], url: str) -> None:
+def test_no_other_address_is_opened(network, url):
     with pytest.raises(HPGMNError, match="is not an https address"):
         urllib.request.urlopen(url if ":" in url else f"file://{url}")
     with pytest.raises(HPGMNError, match="is not an https address"):
@@ -405,12 +374,12 @@ def test_no_other_address_is_opened(network: dict[str, Any], url: str) -> None:
     assert network["asked"] == []
 
 
-def test_a_request_is_looked_at_like_an_address(network: dict[str, Any]) -> None:
+def test_a_request_is_looked_at_like_an_address(network):
     with pytest.raises(HPGMNError, match="is not an https address"):
         urllib.request.urlopen(urllib.request.Request("http://example.org/a"), timeout=5)
 
 
-def test_certificates_are_checked_even_where_the_caller_wants_none(network: dict[str, Any]) -> None:
+def test_certificates_are_checked_even_where_the_caller_wants_none(network):
     network["https://example.org/a"] = answer = Answer(200)
     unverified = ssl._create_unverified_context()  # as PyG calls it
     assert urllib.request.urlopen("https://example.org/a", context=unverified) is answer
@@ -420,7 +389,7 @@ def test_certificates_are_checked_even_where_the_caller_wants_none(network: dict
     assert ssl._create_default_https_context().verify_mode == ssl.CERT_REQUIRED
 
 
-def test_redirects_lead_to_https_alone(network: dict[str, Any]) -> None:
+def test_redirects_lead_to_https_alone(network):
     network["https://example.org/a"] = Answer(302, Location="https://example.org/b")
     network["https://example.org/b"] = Answer(302, Location="http://example.org/c")
     with pytest.raises(HPGMNError, match=r"http://example\.org/c is not an https address"):
@@ -428,7 +397,7 @@ def test_redirects_lead_to_https_alone(network: dict[str, Any]) -> None:
     assert network["asked"] == ["https://example.org/a", "https://example.org/b"]
 
 
-def test_fsspec_takes_the_same_rule(network: dict[str, Any]) -> None:
+def test_fsspec_takes_the_same_rule(network):
     import fsspec
 
     for protocol in ("http", "https"):
@@ -442,8 +411,8 @@ def test_fsspec_takes_the_same_rule(network: dict[str, Any]) -> None:
     ("location", "is_refused"),
     [("http://example.org/b", True), ("/b", False), ("https://other.org/b", False), ("//x/b", 0)],
 )
-def test_aiohttp_follows_redirects_to_https_alone(location: str, is_refused: bool) -> None:
-    async def ask() -> None:
+def test_aiohttp_follows_redirects_to_https_alone(location, is_refused):
+    async def ask():
         async with await client() as session:
             [trace] = session.trace_configs
             response = SimpleNamespace(headers={"Location": location})

@@ -15,7 +15,7 @@ Listed = list[tuple[int, int]]
 
 
 @st.composite
-def listings(draw: st.DrawFn) -> tuple[int, Listed]:
+def listings(draw):
     """Nodes and edges in any order, or sorted by source, or by both; loops and repeats too."""
     num_nodes = draw(st.integers(1, 6))
     node = st.integers(0, num_nodes - 1)
@@ -26,19 +26,17 @@ def listings(draw: st.DrawFn) -> tuple[int, Listed]:
     return num_nodes, sorted(edges) if order == "both" else edges
 
 
-def pairs(edges: Listed) -> np.ndarray:
+def pairs(edges):
     return np.array(edges, np.int64).reshape(-1, 2).T
 
 
-def weights_of(edges: Listed) -> np.ndarray:
+def weights_of(edges):
     """Different for every edge, and exact in sums."""
     return 2.0 ** np.arange(len(edges), dtype=np.float32)
 
 
 @given(listings(), st.booleans(), st.sampled_from([np.int32, np.int64]))
-def test_edges_are_sorted_and_remember_how_they_were_listed(
-    case: tuple[int, Listed], weighted: bool, dtype: type
-) -> None:
+def test_edges_are_sorted_and_remember_how_they_were_listed(case, weighted, dtype):
     num_nodes, listed = case
     given_pairs, weights = pairs(listed).astype(dtype), weights_of(listed) if weighted else None
     before = given_pairs.copy()
@@ -64,9 +62,7 @@ def test_edges_are_sorted_and_remember_how_they_were_listed(
 
 
 @given(listings(), st.booleans(), st.sampled_from([1, 2, 1 << 14]))
-def test_adjacency_matches_a_loop(
-    case: tuple[int, Listed], weighted: bool, nodes_at_once: int
-) -> None:
+def test_adjacency_matches_a_loop(case, weighted, nodes_at_once):
     num_nodes, listed = case
     expected = np.zeros((num_nodes, num_nodes))
     for (source, target), weight in zip(listed, weights_of(listed), strict=True):
@@ -82,7 +78,7 @@ def test_adjacency_matches_a_loop(
     assert (found.dtype, found.indices.dtype, found.indptr.dtype) == ("float32", "int32", "int32")
 
 
-def test_edges_without_loops_and_repeats_are_not_copied() -> None:
+def test_edges_without_loops_and_repeats_are_not_copied():
     edges = SortedEdges.of(pairs([(0, 1), (0, 2), (2, 0)]), 3, np.float32([1, 2, 3]))
     found = edges.adjacency()
     for shared, own in (
@@ -94,7 +90,7 @@ def test_edges_without_loops_and_repeats_are_not_copied() -> None:
 
 
 @given(listings(), st.integers(1, 20))
-def test_edges_are_listed_in_blocks(case: tuple[int, Listed], block: int) -> None:
+def test_edges_are_listed_in_blocks(case, block):
     num_nodes, listed = case
     parts = list(SortedEdges.of(pairs(listed), num_nodes).listed(block))
     assert all(part.size <= block and part.dtype == np.int64 for part in parts)
@@ -102,7 +98,7 @@ def test_edges_are_listed_in_blocks(case: tuple[int, Listed], block: int) -> Non
     np.testing.assert_array_equal(joined, pairs(listed).reshape(-1))
 
 
-def test_unsorted_matrices_are_sorted_with_short_indices() -> None:
+def test_unsorted_matrices_are_sorted_with_short_indices():
     parts = (np.float32([1, 2, 3]), np.int64([2, 0, 1]), np.int64([0, 2, 3]))
     matrix = sp.csr_array(parts, shape=(2, 3))
     found = sorted_csr(matrix)

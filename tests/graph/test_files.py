@@ -24,7 +24,7 @@ MASKS = np.eye(3, dtype=bool)
 CSR = ("x_indptr", "x_indices", "x_data", "x_shape")
 
 
-def full_graph(is_sparse: bool = False) -> Graph:
+def full_graph(is_sparse=False):
     """A graph that has everything that a graph can have."""
     x: Any = np.array([[0.1, 0.0], [0.0, -2.5], [3e-20, 4.0]], np.float32)
     return Graph(
@@ -47,7 +47,7 @@ def full_graph(is_sparse: bool = False) -> Graph:
     )
 
 
-def assert_same_graph(one: Graph, two: Graph) -> None:
+def assert_same_graph(one, two):
     assert one.fingerprint == two.fingerprint
     assert one.name == two.name
     assert one.class_names == two.class_names
@@ -69,12 +69,12 @@ def assert_same_graph(one: Graph, two: Graph) -> None:
             np.testing.assert_array_equal(getattr(left, part), getattr(right, part))
 
 
-def stored(path: Path) -> dict[str, Any]:
+def stored(path):
     with np.load(path, allow_pickle=False) as archive:
         return dict(archive)
 
 
-def rewrite(path: Path, **changes: Any) -> Path:
+def rewrite(path, **changes):
     """The full graph's file with some arrays changed, or left out where None."""
     write_graph(full_graph(is_sparse=True), path)
     arrays = {key: value for key, value in (stored(path) | changes).items() if value is not None}
@@ -85,9 +85,7 @@ def rewrite(path: Path, **changes: Any) -> Path:
 @pytest.mark.parametrize("name", ["full.npz", "full.graph", "full"])
 @pytest.mark.parametrize("mapped_bytes", [0, 1 << 20])
 @pytest.mark.parametrize("is_sparse", [False, True])
-def test_round_trip_is_exact(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, mapped_bytes: int, is_sparse: bool
-) -> None:
+def test_round_trip_is_exact(tmp_path, monkeypatch, name, mapped_bytes, is_sparse):
     monkeypatch.setattr(files, "_MAPPED_BYTES", mapped_bytes)
     graph = full_graph(is_sparse)
     write_graph(graph, tmp_path / name)
@@ -104,15 +102,8 @@ def test_round_trip_is_exact(
     ending=st.sampled_from([".npz", ".graph"]),
 )
 def test_round_trip_is_exact_for_any_graph(
-    tmp_path_factory: pytest.TempPathFactory,
-    num_nodes: int,
-    edges: list[tuple[int, int]],
-    value: float,
-    label: int,
-    is_sparse: bool,
-    directed: bool,
-    ending: str,
-) -> None:
+    tmp_path_factory, num_nodes, edges, value, label, is_sparse, directed, ending
+):
     x: Any = np.zeros((num_nodes, 2), np.float32)
     x[-1, 1] = value
     kept = [edge for edge in edges if max(edge) < num_nodes]
@@ -128,13 +119,13 @@ def test_round_trip_is_exact_for_any_graph(
     assert_same_graph(read_graph(path), graph)
 
 
-def test_name_is_that_of_the_file_unless_given(tmp_path: Path) -> None:
+def test_name_is_that_of_the_file_unless_given(tmp_path):
     write_graph(full_graph(), tmp_path / "mine.npz")
     assert read_graph(tmp_path / "mine.npz").name == "mine"
     assert read_graph(str(tmp_path / "mine.npz"), name="ours").name == "ours"
 
 
-def test_written_file_is_the_documented_form(tmp_path: Path) -> None:
+def test_written_file_is_the_documented_form(tmp_path):
     write_graph(full_graph(is_sparse=True), tmp_path / "full.npz")
     arrays = stored(tmp_path / "full.npz")
     assert arrays["edge_index"].dtype == np.int32
@@ -146,7 +137,7 @@ def test_written_file_is_the_documented_form(tmp_path: Path) -> None:
     assert arrays["node_ids"].dtype.kind == "U"
 
 
-def test_small_integers_are_cast(tmp_path: Path) -> None:
+def test_small_integers_are_cast(tmp_path):
     path = rewrite(
         tmp_path / "small.npz",
         x_indices=np.array([1, 0, 1], np.uint16),
@@ -158,7 +149,7 @@ def test_small_integers_are_cast(tmp_path: Path) -> None:
     assert x.toarray().tolist() == [[0, 200], [0, 0], [1, 2]]
 
 
-def test_labels_may_be_left_out(tmp_path: Path) -> None:
+def test_labels_may_be_left_out(tmp_path):
     masks = {
         f"{family}{part}_mask": None
         for family in ("", "geom_", "my_own_")
@@ -169,14 +160,14 @@ def test_labels_may_be_left_out(tmp_path: Path) -> None:
     assert graph.alternative_splits == {}
 
 
-def test_unknown_arrays_are_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_unknown_arrays_are_told(tmp_path, caplog):
     path = rewrite(tmp_path / "odd.npz", trainmask=MASKS)
     with caplog.at_level(logging.WARNING):
         read_graph(path)
     assert "ignored: trainmask" in caplog.text
 
 
-def test_writing_makes_folders_and_replaces(tmp_path: Path) -> None:
+def test_writing_makes_folders_and_replaces(tmp_path):
     path = tmp_path / "new" / "folder" / "g.npz"
     write_graph(full_graph(), path)
     write_graph(Graph([[1.0]], []), path)
@@ -184,14 +175,12 @@ def test_writing_makes_folders_and_replaces(tmp_path: Path) -> None:
     assert [file.name for file in path.parent.iterdir()] == ["g.npz"]
 
 
-def test_a_failed_write_leaves_the_old_file_and_nothing_else(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path, monkeypatch):
     path = tmp_path / "g.npz"
     write_graph(full_graph(), path)
     before = path.read_bytes()
 
-    def full_disk(file: Any, **arrays: Any) -> None:
+    def full_disk(file, **arrays):
         file.write_bytes(b"half")
         raise OSError(28, "No space left on device")
 
@@ -203,7 +192,7 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_else(
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_a_folder_is_no_place_for_a_file(tmp_path: Path) -> None:
+def test_a_folder_is_no_place_for_a_file(tmp_path):
     (tmp_path / "g.npz").mkdir()
     with pytest.raises(HPGMNError) as caught:
         write_graph(full_graph(), tmp_path / "g.npz")
@@ -215,7 +204,7 @@ def test_a_folder_is_no_place_for_a_file(tmp_path: Path) -> None:
 # The form of a folder.
 
 
-def folder_with(path: Path, **changes: Any) -> Path:
+def folder_with(path, **changes):
     """The full graph's folder with some arrays changed, or left out where None."""
     write_graph(full_graph(), path)
     (path / files.CHECKSUMS).unlink()  # the change is meant
@@ -226,7 +215,7 @@ def folder_with(path: Path, **changes: Any) -> Path:
     return path
 
 
-def test_a_folder_holds_the_arrays_of_a_file_and_sorted_edges(tmp_path: Path) -> None:
+def test_a_folder_holds_the_arrays_of_a_file_and_sorted_edges(tmp_path):
     for is_sparse in (False, True):
         graph = full_graph(is_sparse)
         write_graph(graph, tmp_path / "full.npz")
@@ -244,9 +233,7 @@ def test_a_folder_holds_the_arrays_of_a_file_and_sorted_edges(tmp_path: Path) ->
             assert held.dtype == array.dtype
 
 
-def test_a_folder_that_was_changed_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_folder_that_was_changed_is_refused(tmp_path, monkeypatch):
     path = tmp_path / "g.graph"
     write_graph(full_graph(), path)
     content = (path / "x.npy").read_bytes()
@@ -265,7 +252,7 @@ def test_a_folder_that_was_changed_is_refused(
     read_graph(path)  # of an earlier version, or changed on purpose
 
 
-def test_the_order_of_edges_is_kept_where_they_were_not_sorted(tmp_path: Path) -> None:
+def test_the_order_of_edges_is_kept_where_they_were_not_sorted(tmp_path):
     graph = Graph(np.ones((3, 1)), [[2, 0, 1], [1, 2, 0]], edge_weight=[3, 1, 2])
     write_graph(graph, tmp_path / "g")
     held = np.load(tmp_path / "g" / "edges_places.npy", allow_pickle=False)
@@ -275,7 +262,7 @@ def test_the_order_of_edges_is_kept_where_they_were_not_sorted(tmp_path: Path) -
     assert read_graph(tmp_path / "g").edge_index.tolist() == [[2, 0, 1], [1, 2, 0]]
 
 
-def test_a_folder_of_listed_edges_is_still_read(tmp_path: Path) -> None:
+def test_a_folder_of_listed_edges_is_still_read(tmp_path):
     """As folders were written before they held sorted edges."""
     graph = full_graph()
     write_graph(graph, tmp_path / "full.npz")
@@ -285,9 +272,7 @@ def test_a_folder_of_listed_edges_is_still_read(tmp_path: Path) -> None:
     assert_same_graph(read_graph(tmp_path / "old", name="full"), graph)
 
 
-def test_sorted_edges_are_mapped_into_the_adjacency(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_sorted_edges_are_mapped_into_the_adjacency(tmp_path, monkeypatch):
     monkeypatch.setattr(files, "_MAPPED_BYTES", 0)
     write_graph(Graph(np.ones((3, 1)), [[2, 0, 1], [1, 2, 0]]), tmp_path / "g")
     graph = read_graph(tmp_path / "g")
@@ -320,9 +305,7 @@ def test_sorted_edges_are_mapped_into_the_adjacency(
         ({"edges_places": np.array([0, 1, 2, 4])}, "'edges_places' must name every edge once"),
     ],
 )
-def test_sorted_edges_that_cannot_be_right_are_refused(
-    tmp_path: Path, changes: dict[str, Any], message: str
-) -> None:
+def test_sorted_edges_that_cannot_be_right_are_refused(tmp_path, changes, message):
     with pytest.raises(GraphError, match=rf"^Graph folder '.*bad'.*{message}"):
         read_graph(folder_with(tmp_path / "bad", **changes))
 
@@ -330,9 +313,7 @@ def test_sorted_edges_that_cannot_be_right_are_refused(
 @pytest.mark.parametrize(
     ("folder", "name"), [("big.graph", "big"), ("big", "big"), ("big.v2", "big.v2")]
 )
-def test_a_graph_is_named_after_its_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: str, name: str
-) -> None:
+def test_a_graph_is_named_after_its_folder(tmp_path, monkeypatch, folder, name):
     write_graph(full_graph(), tmp_path / folder)
     assert read_graph(tmp_path / folder).name == name
     assert read_graph(tmp_path / folder, name="ours").name == "ours"
@@ -341,7 +322,7 @@ def test_a_graph_is_named_after_its_folder(
         assert read_graph(".").name == name
 
 
-def test_large_arrays_are_mapped_and_the_file_is_safe_from_writing(tmp_path: Path) -> None:
+def test_large_arrays_are_mapped_and_the_file_is_safe_from_writing(tmp_path):
     x = np.random.default_rng(0).normal(size=(5000, 64)).astype(np.float32)
     ids = [f"node {place:06}" for place in range(5000)]
     write_graph(Graph(x, [[0], [1]], node_ids=ids), tmp_path / "big")
@@ -352,7 +333,7 @@ def test_large_arrays_are_mapped_and_the_file_is_safe_from_writing(tmp_path: Pat
     assert read_graph(tmp_path / "big").x[0, 0] == x[0, 0]
 
 
-def test_a_graph_folder_is_replaced_even_by_itself(tmp_path: Path) -> None:
+def test_a_graph_folder_is_replaced_even_by_itself(tmp_path):
     path = tmp_path / "new" / "g.graph"
     write_graph(Graph(np.ones((5000, 64)), []), path)
     graph = read_graph(path)
@@ -364,13 +345,13 @@ def test_a_graph_folder_is_replaced_even_by_itself(tmp_path: Path) -> None:
     assert [file.name for file in path.parent.iterdir()] == ["g.graph"]
 
 
-def test_an_empty_folder_may_be_written_to(tmp_path: Path) -> None:
+def test_an_empty_folder_may_be_written_to(tmp_path):
     (tmp_path / "empty").mkdir()
     write_graph(full_graph(), tmp_path / "empty")
     assert read_graph(tmp_path / "empty").num_nodes == 3
 
 
-def test_other_things_are_never_replaced_by_a_folder(tmp_path: Path) -> None:
+def test_other_things_are_never_replaced_by_a_folder(tmp_path):
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.txt").write_text("dear")
     (tmp_path / "file").write_text("dear")
@@ -383,13 +364,11 @@ def test_other_things_are_never_replaced_by_a_folder(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("fails", ["save", "rename"])
-def test_a_failed_write_leaves_the_old_folder_and_nothing_else(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails: str
-) -> None:
+def test_a_failed_write_leaves_the_old_folder_and_nothing_else(tmp_path, monkeypatch, fails):
     path = tmp_path / "g"
     write_graph(full_graph(), path)
 
-    def full_disk(*_: Any, **__: Any) -> None:
+    def full_disk(*_, **__):
         raise OSError(28, "No space left on device")
 
     if fails == "save":
@@ -405,9 +384,7 @@ def test_a_failed_write_leaves_the_old_folder_and_nothing_else(
 
 @pytest.mark.parametrize("mapped_bytes", [0, 1 << 20])
 @pytest.mark.parametrize("damage", ["cut", "header", "empty"])
-def test_a_damaged_folder_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mapped_bytes: int, damage: str
-) -> None:
+def test_a_damaged_folder_is_refused(tmp_path, monkeypatch, mapped_bytes, damage):
     monkeypatch.setattr(files, "_MAPPED_BYTES", mapped_bytes)
     path = folder_with(tmp_path / "g")
     content = (path / "x.npy").read_bytes()
@@ -419,18 +396,14 @@ def test_a_damaged_folder_is_refused(
 
 
 @pytest.mark.parametrize("mapped_bytes", [0, 1 << 20])
-def test_pickled_objects_in_a_folder_are_never_loaded(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mapped_bytes: int
-) -> None:
+def test_pickled_objects_in_a_folder_are_never_loaded(tmp_path, monkeypatch, mapped_bytes):
     monkeypatch.setattr(files, "_MAPPED_BYTES", mapped_bytes)
     path = folder_with(tmp_path / "g", y=np.array([0, {}, 1], object))
     with pytest.raises(GraphError, match="array 'y' holds pickled Python objects, which are never"):
         read_graph(path)
 
 
-def test_what_a_folder_lacks_or_has_wrong_is_told(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_what_a_folder_lacks_or_has_wrong_is_told(tmp_path, caplog):
     for name in ("x", "edge_index", "directed"):
         gone = ("edges_indptr", "edges_indices", "edges_data") if name == "edge_index" else (name,)
         path = folder_with(tmp_path / "part", **dict.fromkeys(gone))
@@ -444,20 +417,20 @@ def test_what_a_folder_lacks_or_has_wrong_is_told(
     assert "more': ignored: trainmask" in caplog.text
 
 
-def test_missing_file_is_refused(tmp_path: Path) -> None:
+def test_missing_file_is_refused(tmp_path):
     with pytest.raises(GraphError, match=r"absent\.npz' does not exist\."):
         read_graph(tmp_path / "absent.npz")
 
 
-def test_folder_is_refused(tmp_path: Path) -> None:
+def test_folder_is_refused(tmp_path):
     with pytest.raises(GraphError, match=r"is a folder, not a graph file\. Pass a \.npz file"):
         read_graph(tmp_path)
 
 
-def test_unreadable_file_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreadable_file_is_refused(tmp_path, monkeypatch):
     path = rewrite(tmp_path / "locked.npz")
 
-    def refuse(*_: Any) -> None:
+    def refuse(*_):
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(Path, "open", refuse)
@@ -465,7 +438,7 @@ def test_unreadable_file_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         read_graph(path)
 
 
-def test_other_files_are_refused(tmp_path: Path) -> None:
+def test_other_files_are_refused(tmp_path):
     path = tmp_path / "table.npz"
     path.write_text("id,class\n0,1\n")
     with pytest.raises(GraphError, match=r"it is not a \.npz file"):
@@ -475,7 +448,7 @@ def test_other_files_are_refused(tmp_path: Path) -> None:
         read_graph(path)
 
 
-def test_single_array_is_refused(tmp_path: Path) -> None:
+def test_single_array_is_refused(tmp_path):
     with (tmp_path / "x.npz").open("wb") as file:
         np.save(file, np.eye(3))
     with pytest.raises(GraphError, match=r"it is not a \.npz file"):
@@ -483,7 +456,7 @@ def test_single_array_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("share", [0.1, 0.5, 0.9, 0.99])
-def test_truncated_file_is_refused(tmp_path: Path, share: float) -> None:
+def test_truncated_file_is_refused(tmp_path, share):
     path = rewrite(tmp_path / "cut.npz")
     content = path.read_bytes()
     path.write_bytes(content[: int(len(content) * share)])
@@ -491,7 +464,7 @@ def test_truncated_file_is_refused(tmp_path: Path, share: float) -> None:
         read_graph(path)
 
 
-def test_damaged_file_is_refused(tmp_path: Path) -> None:
+def test_damaged_file_is_refused(tmp_path):
     path = tmp_path / "damaged.npz"
     write_graph(Graph(np.random.default_rng(0).normal(size=(50, 8)), []), path)
     content = bytearray(path.read_bytes())
@@ -502,7 +475,7 @@ def test_damaged_file_is_refused(tmp_path: Path) -> None:
         read_graph(path)
 
 
-def test_zip_of_something_else_is_refused(tmp_path: Path) -> None:
+def test_zip_of_something_else_is_refused(tmp_path):
     with zipfile.ZipFile(tmp_path / "texts.npz", "w") as archive:
         archive.writestr("x", "not an array")
         archive.writestr("edge_index", "not an array")
@@ -510,9 +483,9 @@ def test_zip_of_something_else_is_refused(tmp_path: Path) -> None:
         read_graph(tmp_path / "texts.npz")
 
 
-def test_pickled_objects_are_never_loaded(tmp_path: Path) -> None:
+def test_pickled_objects_are_never_loaded(tmp_path):
     class Trap:
-        def __reduce__(self) -> tuple[Any, ...]:
+        def __reduce__(self):
             return (open, (str(tmp_path / "sprung"), "w"))
 
     path = rewrite(tmp_path / "trap.npz", y=np.array([Trap(), Trap(), Trap()], object))
@@ -523,13 +496,13 @@ def test_pickled_objects_are_never_loaded(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["edge_index", "directed", *CSR, "geom_val_mask"])
-def test_missing_array_is_named(tmp_path: Path, name: str) -> None:
+def test_missing_array_is_named(tmp_path, name):
     path = rewrite(tmp_path / "part.npz", **{name: None})
     with pytest.raises(GraphError, match=f"part.npz': array '{name}' is missing"):
         read_graph(path)
 
 
-def test_missing_attributes_are_named(tmp_path: Path) -> None:
+def test_missing_attributes_are_named(tmp_path):
     path = rewrite(tmp_path / "part.npz", **dict.fromkeys(CSR))
     with pytest.raises(GraphError, match="array 'x' is missing"):
         read_graph(path)
@@ -579,7 +552,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_bad_content_is_one_sentence_with_its_place(tmp_path: Path, case: str) -> None:
+def test_bad_content_is_one_sentence_with_its_place(tmp_path, case):
     changes, message = REFUSED[case]
     path = rewrite(tmp_path / "bad.npz", **changes)
     with pytest.raises(GraphError, match=message) as caught:
@@ -589,13 +562,13 @@ def test_bad_content_is_one_sentence_with_its_place(tmp_path: Path, case: str) -
 
 
 @pytest.mark.parametrize("name", ["texas", "cora", "crocodile", "minesweeper"])
-def test_real_file_is_read_and_written_exactly(data_dir: Path, tmp_path: Path, name: str) -> None:
+def test_real_file_is_read_and_written_exactly(data_dir, tmp_path, name):
     graph = read_graph(data_dir / f"{name}.npz")
     write_graph(graph, tmp_path / f"{name}.npz")
     assert_same_graph(read_graph(tmp_path / f"{name}.npz"), graph)
 
 
-def test_real_file_holds_what_it_should(data_dir: Path) -> None:
+def test_real_file_holds_what_it_should(data_dir):
     cora = read_graph(data_dir / "cora.npz")
     assert not cora.directed
     assert cora.has_sparse_attributes
@@ -605,7 +578,7 @@ def test_real_file_holds_what_it_should(data_dir: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["uint64", "int8", "uint16"])
-def test_sorted_edges_may_be_whole_numbers_of_any_type(tmp_path: Path, kind: str) -> None:
+def test_sorted_edges_may_be_whole_numbers_of_any_type(tmp_path, kind):
     """A type that cannot count all nodes must not make edges begin elsewhere."""
     folder = tmp_path / "g.graph"
     folder.mkdir()

@@ -20,7 +20,7 @@ EDGES = [[0, 1, 1, 2], [1, 2, 2, 2]]  # 1 → 2 twice, and a self-loop at 2
 
 
 @st.composite
-def edge_lists(draw: st.DrawFn) -> tuple[int, list[tuple[int, int, float]], bool, bool]:
+def edge_lists(draw):
     """Nodes, edges with weights (none, repeats and self-loops included), weighted?, directed?"""
     num_nodes = draw(st.integers(1, 5))
     node = st.integers(0, num_nodes - 1)
@@ -29,21 +29,13 @@ def edge_lists(draw: st.DrawFn) -> tuple[int, list[tuple[int, int, float]], bool
     return num_nodes, edges, draw(st.booleans()), draw(st.booleans())
 
 
-def make_graph(
-    num_nodes: int, edges: list[tuple[int, int, float]], weighted: bool, directed: bool
-) -> Graph:
+def make_graph(num_nodes, edges, weighted, directed):
     ends = np.array([edge[:2] for edge in edges], np.int64).reshape(-1, 2).T
     weight = np.array([edge[2] for edge in edges]) if weighted else None
     return Graph(np.ones((num_nodes, 1)), ends, edge_weight=weight, directed=directed)
 
 
-def dense_adjacency(
-    num_nodes: int,
-    edges: list[tuple[int, int, float]],
-    weighted: bool,
-    directed: bool,
-    neighbors: str,
-) -> np.ndarray:
+def dense_adjacency(num_nodes, edges, weighted, directed, neighbors):
     """The same matrix in the most obvious way: one edge after the other."""
     out = np.zeros((num_nodes, num_nodes))
     for source, target, weight in edges:
@@ -59,9 +51,7 @@ def dense_adjacency(
 
 
 @given(edge_lists(), st.sampled_from(["out", "in", "undirected"]))
-def test_adjacency_matches_the_dense_reference(
-    case: tuple[int, list[tuple[int, int, float]], bool, bool], neighbors: str
-) -> None:
+def test_adjacency_matches_the_dense_reference(case, neighbors):
     found = make_graph(*case).adjacency(neighbors)
     np.testing.assert_array_equal(found.toarray(), dense_adjacency(*case, neighbors))
     assert found.has_sorted_indices
@@ -70,9 +60,7 @@ def test_adjacency_matches_the_dense_reference(
 
 
 @given(edge_lists())
-def test_counts_of_edges_and_isolated_nodes_match_the_dense_reference(
-    case: tuple[int, list[tuple[int, int, float]], bool, bool],
-) -> None:
+def test_counts_of_edges_and_isolated_nodes_match_the_dense_reference(case):
     graph = make_graph(*case)
     out = dense_adjacency(*case, "out") > 0
     assert graph.num_edges == (out.sum() if case[3] else out.sum() // 2)
@@ -80,9 +68,7 @@ def test_counts_of_edges_and_isolated_nodes_match_the_dense_reference(
 
 
 @given(edge_lists(), st.randoms(use_true_random=False))
-def test_order_of_edges_does_not_matter(
-    case: tuple[int, list[tuple[int, int, float]], bool, bool], random: Any
-) -> None:
+def test_order_of_edges_does_not_matter(case, random):
     num_nodes, edges, weighted, directed = case
     shuffled = random.sample(edges, len(edges))
     one = make_graph(num_nodes, edges, weighted, directed)
@@ -93,9 +79,7 @@ def test_order_of_edges_does_not_matter(
 
 
 @given(st.integers(1, 4), st.lists(st.tuples(st.integers(-3, 6), st.integers(-3, 6)), max_size=6))
-def test_edges_are_refused_exactly_when_a_node_is_absent(
-    num_nodes: int, edges: list[tuple[int, int]]
-) -> None:
+def test_edges_are_refused_exactly_when_a_node_is_absent(num_nodes, edges):
     ends = np.array(edges, np.int64).reshape(-1, 2).T
     if all(0 <= end < num_nodes for edge in edges for end in edge):
         np.testing.assert_array_equal(Graph(np.ones((num_nodes, 1)), ends).edge_index, ends)
@@ -104,13 +88,8 @@ def test_edges_are_refused_exactly_when_a_node_is_absent(
             Graph(np.ones((num_nodes, 1)), ends)
 
 
-@given(
-    st.lists(st.floats(width=32), min_size=6, max_size=6),
-    st.booleans(),
-)
-def test_attributes_are_refused_exactly_when_one_is_not_finite(
-    values: list[float], is_sparse: bool
-) -> None:
+@given(st.lists(st.floats(width=32), min_size=6, max_size=6), st.booleans())
+def test_attributes_are_refused_exactly_when_one_is_not_finite(values, is_sparse):
     x: Any = np.array(values, np.float32).reshape(3, 2)
     given_x = sp.csr_array(x) if is_sparse else x
     if np.isfinite(x).all():
@@ -122,7 +101,7 @@ def test_attributes_are_refused_exactly_when_one_is_not_finite(
             Graph(given_x, EDGES)
 
 
-def test_sizes_and_defaults() -> None:
+def test_sizes_and_defaults():
     graph = Graph(X, EDGES, [0, 2, -1])
     assert (graph.num_nodes, graph.num_features, graph.num_classes) == (3, 2, 3)
     assert graph.num_edges == 2
@@ -132,7 +111,7 @@ def test_sizes_and_defaults() -> None:
     assert repr(graph) == "Graph('graph': 3 nodes, 2 edges, 2 attributes, 3 classes)"
 
 
-def test_names_of_an_array_are_as_wide_as_the_longest() -> None:
+def test_names_of_an_array_are_as_wide_as_the_longest():
     """So that equal graphs have equal fingerprints, however their names came."""
     names = np.array(["a", "bbb", "ü"], "U40")
     graph = Graph(X, EDGES, node_ids=names)
@@ -143,7 +122,7 @@ def test_names_of_an_array_are_as_wide_as_the_longest() -> None:
         Graph(X, EDGES, node_ids=names[[0, 1, 0]])
 
 
-def test_the_largest_attributes_are_fine_and_infinite_ones_do_not_cancel() -> None:
+def test_the_largest_attributes_are_fine_and_infinite_ones_do_not_cancel():
     largest = float(np.finfo(np.float32).max)
     assert Graph(np.full((50, 20), largest), []).x.max() == largest
     x = np.ones((50, 20))
@@ -152,20 +131,20 @@ def test_the_largest_attributes_are_fine_and_infinite_ones_do_not_cancel() -> No
         Graph(x, [])
 
 
-def test_graph_without_labels_has_no_class() -> None:
+def test_graph_without_labels_has_no_class():
     graph = Graph(X, EDGES)
     assert graph.y.tolist() == [-1, -1, -1]
     assert graph.num_classes == 0
 
 
-def test_no_edges_are_a_graph() -> None:
+def test_no_edges_are_a_graph():
     graph = Graph(X, [])
     assert graph.num_edges == 0
     assert graph.isolated_nodes.tolist() == [0, 1, 2]
     assert graph.adjacency("in").toarray().tolist() == np.zeros((3, 3)).tolist()
 
 
-def test_sparse_attributes_stay_sparse_and_merge_repeats() -> None:
+def test_sparse_attributes_stay_sparse_and_merge_repeats():
     x = sp.coo_array(([1.0, 2.0, 0.0], ([0, 0, 2], [1, 1, 0])), shape=(3, 2))
     graph = Graph(x, EDGES)
     assert graph.has_sparse_attributes
@@ -175,7 +154,7 @@ def test_sparse_attributes_stay_sparse_and_merge_repeats() -> None:
     assert x.nnz == 3  # and what the user gave is left alone
 
 
-def test_torch_tensors_are_accepted() -> None:
+def test_torch_tensors_are_accepted():
     torch = pytest.importorskip("torch")
     x = torch.tensor(X, requires_grad=True)
     graph = Graph(x, torch.tensor(EDGES), torch.tensor([0, 1, 0]))
@@ -185,7 +164,7 @@ def test_torch_tensors_are_accepted() -> None:
 
 
 @pytest.mark.parametrize("field", ["train_mask", "val_mask", "test_mask"])
-def test_one_split_may_be_given_as_a_vector(field: str) -> None:
+def test_one_split_may_be_given_as_a_vector(field):
     masks = {"train_mask": [True, False, False], field: [False, True, False]}
     graph = Graph(X, EDGES, [0, 1, 0], **masks)
     assert graph.splits is not None
@@ -193,12 +172,12 @@ def test_one_split_may_be_given_as_a_vector(field: str) -> None:
     assert len(graph.splits) == 1
 
 
-def three_splits() -> Graph:
+def three_splits():
     role = np.array([[0, 1, 2], [1, 2, 0], [2, 0, 1]])
     return Graph(X, EDGES, [0, 1, 0], train_mask=role == 0, val_mask=role == 1, test_mask=role == 2)
 
 
-def test_splits_are_a_sequence() -> None:
+def test_splits_are_a_sequence():
     graph = three_splits()
     assert graph.splits is not None
     assert [split.train.tolist().index(True) for split in graph.splits] == [0, 2, 1]
@@ -211,7 +190,7 @@ def test_splits_are_a_sequence() -> None:
         graph.splits[3]
 
 
-def test_an_absent_split_is_refused_with_those_that_exist() -> None:
+def test_an_absent_split_is_refused_with_those_that_exist():
     graph = three_splits()
     with pytest.raises(GraphError, match=r"has splits 0 to 2 \(got 3\)"):
         graph.split(3)
@@ -224,7 +203,7 @@ def test_an_absent_split_is_refused_with_those_that_exist() -> None:
         Graph(X, EDGES).split(0)
 
 
-def test_with_splits_leaves_the_graph_alone_and_checks() -> None:
+def test_with_splits_leaves_the_graph_alone_and_checks():
     graph = three_splits()
     assert graph.splits is not None
     twin = graph.with_splits(graph.splits[:1])
@@ -236,7 +215,7 @@ def test_with_splits_leaves_the_graph_alone_and_checks() -> None:
         graph.with_splits(Splits(everything, everything, everything))
 
 
-def test_alternative_splits_are_checked_and_brought_to_one_form() -> None:
+def test_alternative_splits_are_checked_and_brought_to_one_form():
     train, val, test = np.eye(3, dtype=bool)
     graph = Graph(X, EDGES, [0, 1, 0], alternative_splits={"other": Splits(train, val, test)})
     assert graph.alternative_splits["other"].train.tolist() == [[True], [False], [False]]
@@ -304,13 +283,13 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_bad_input_is_one_sentence(case: str) -> None:
+def test_bad_input_is_one_sentence(case):
     changes, message = REFUSED[case]
     with pytest.raises(GraphError, match=message):
         Graph(**{"x": X, "edge_index": EDGES, "y": [0, 1, 0]} | changes)
 
 
-def test_unknown_neighbour_mode_is_refused_with_the_nearest() -> None:
+def test_unknown_neighbour_mode_is_refused_with_the_nearest():
     with pytest.raises(GraphError, match="Did you mean 'undirected'"):
         Graph(X, EDGES).adjacency("undirect")
     with pytest.raises(GraphError, match="Unknown neighbour mode 'both'"):
@@ -318,9 +297,7 @@ def test_unknown_neighbour_mode_is_refused_with_the_nearest() -> None:
 
 
 @given(edge_lists(), st.sampled_from(["out", "in", "undirected"]))
-def test_a_graph_of_sorted_edges_is_the_graph_of_the_listed_ones(
-    case: tuple[int, list[tuple[int, int, float]], bool, bool], neighbors: str
-) -> None:
+def test_a_graph_of_sorted_edges_is_the_graph_of_the_listed_ones(case, neighbors):
     listed = make_graph(*case)
     edges = SortedEdges.of(listed.edge_index, listed.num_nodes, listed.edge_weight)
     graph = Graph(listed.x, edges, directed=listed.directed)
@@ -338,7 +315,7 @@ def test_a_graph_of_sorted_edges_is_the_graph_of_the_listed_ones(
         assert graph.edge_weight is None
 
 
-def test_sorted_edges_that_do_not_go_with_the_nodes_are_refused() -> None:
+def test_sorted_edges_that_do_not_go_with_the_nodes_are_refused():
     edges = SortedEdges.of(np.array(EDGES), 3)
     with pytest.raises(GraphError, match="x has 2 nodes, but the sorted edges 3"):
         Graph(X[:2], edges)
@@ -349,7 +326,7 @@ def test_sorted_edges_that_do_not_go_with_the_nodes_are_refused() -> None:
         Graph(X, bad)
 
 
-def test_fingerprint_is_the_hash_it_has_always_been() -> None:
+def test_fingerprint_is_the_hash_it_has_always_been():
     """Models in files know their graph by it."""
     graph = Graph(X, EDGES, edge_weight=[1, 2, 3, 4], node_ids=["a", "b", "c"])
     digest = hashlib.sha256()
@@ -365,7 +342,7 @@ def test_fingerprint_is_the_hash_it_has_always_been() -> None:
     assert graph.fingerprint == digest.hexdigest()
 
 
-def test_fingerprint_is_the_same_for_equal_graphs_only() -> None:
+def test_fingerprint_is_the_same_for_equal_graphs_only():
     base: dict[str, Any] = {"x": X, "edge_index": EDGES, "y": [0, 1, 0]}
     wide = sp.csr_array(np.hstack([X, np.zeros((3, 1))]))
     others: list[dict[str, Any]] = [

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -26,7 +24,7 @@ from hpgmn.graph.homophily import (
 )
 
 
-def homophily_by_loop(num_nodes: int, edges: list[tuple[int, int]], y: list[int]) -> float:
+def homophily_by_loop(num_nodes, edges, y):
     shares = []
     for node in range(num_nodes):
         neighbors = {b for a, b in edges if a == node} | {a for a, b in edges if b == node}
@@ -42,21 +40,19 @@ def homophily_by_loop(num_nodes: int, edges: list[tuple[int, int]], y: list[int]
     directed=st.booleans(),
     weighted=st.booleans(),
 )
-def test_node_homophily_matches_a_loop(
-    y: list[int], edges: list[tuple[int, int]], directed: bool, weighted: bool
-) -> None:
+def test_node_homophily_matches_a_loop(y, edges, directed, weighted):
     ends = np.array(edges, np.int64).reshape(-1, 2).T
     weight = np.linspace(1, 2, len(edges)) if weighted else None
     graph = Graph(np.ones((5, 1)), ends, y, edge_weight=weight, directed=directed)
     assert node_homophily(graph) == pytest.approx(homophily_by_loop(5, edges, y), nan_ok=True)
 
 
-def test_without_labelled_neighbours_there_is_no_homophily() -> None:
+def test_without_labelled_neighbours_there_is_no_homophily():
     assert math.isnan(node_homophily(Graph([[1.0], [1.0]], [[0], [1]], [0, -1])))
 
 
 @pytest.mark.parametrize("name", [name for name, known in DATASETS.items() if known.homophily])
-def test_real_graphs_have_the_known_homophily(data_dir: Path, name: str) -> None:
+def test_real_graphs_have_the_known_homophily(data_dir, name):
     path = data_dir / f"{name}.npz"
     if not path.exists():
         pytest.skip(f"{name}.npz is not in the folder of graph files")
@@ -66,19 +62,19 @@ def test_real_graphs_have_the_known_homophily(data_dir: Path, name: str) -> None
 Edges = list[tuple[int, int]]
 
 
-def pairs_by_loop(edges: Edges, y: list[int]) -> list[tuple[int, int]]:
+def pairs_by_loop(edges, y):
     """The classes at the ends of every distinct undirected edge, seen from both ends."""
     distinct = {frozenset(edge) for edge in edges if edge[0] != edge[1]}
     labelled = [tuple(edge) for edge in distinct if all(y[end] >= 0 for end in edge)]
     return [(y[a], y[b]) for a, b in labelled] + [(y[b], y[a]) for a, b in labelled]
 
 
-def edge_by_loop(edges: Edges, y: list[int]) -> float:
+def edge_by_loop(edges, y):
     pairs = pairs_by_loop(edges, y)
     return sum(a == b for a, b in pairs) / len(pairs) if pairs else math.nan
 
 
-def class_insensitive_by_loop(edges: Edges, y: list[int]) -> float:
+def class_insensitive_by_loop(edges, y):
     pairs, labels = pairs_by_loop(edges, y), [label for label in y if label >= 0]
     classes = set(labels)
     if not pairs or len(classes) < 2:
@@ -91,7 +87,7 @@ def class_insensitive_by_loop(edges: Edges, y: list[int]) -> float:
     return total / (len(classes) - 1)
 
 
-def adjusted_by_loop(edges: Edges, y: list[int]) -> float:
+def adjusted_by_loop(edges, y):
     pairs = pairs_by_loop(edges, y)
     ends = Counter(a for a, _ in pairs)
     if len(ends) < 2:
@@ -100,7 +96,7 @@ def adjusted_by_loop(edges: Edges, y: list[int]) -> float:
     return (edge_by_loop(edges, y) - chance) / (1 - chance)
 
 
-def informativeness_by_loop(edges: Edges, y: list[int]) -> float:
+def informativeness_by_loop(edges, y):
     """Mutual information over entropy: the definition, not the formula of the code."""
     pairs = pairs_by_loop(edges, y)
     one, two = Counter(a for a, _ in pairs), Counter(pairs)
@@ -119,7 +115,7 @@ def informativeness_by_loop(edges: Edges, y: list[int]) -> float:
     directed=st.booleans(),
     weighted=st.booleans(),
 )
-def test_measures_match_loops(y: list[int], edges: Edges, directed: bool, weighted: bool) -> None:
+def test_measures_match_loops(y, edges, directed, weighted):
     ends = np.array(edges, np.int64).reshape(-1, 2).T
     weight = np.linspace(1, 2, len(edges)) if weighted else None
     graph = Graph(np.ones((7, 1)), ends, y, edge_weight=weight, directed=directed)
@@ -137,7 +133,7 @@ def test_measures_match_loops(y: list[int], edges: Edges, directed: bool, weight
         ), name
 
 
-def blocks(rates: list[list[float]], seed: int, size: int = 60) -> Graph:
+def blocks(rates, seed, size=60):
     """Classes of equal size; any two nodes are joined with the probability of their classes."""
     random = np.random.default_rng(seed)
     y = np.repeat(np.arange(len(rates)), size)
@@ -145,12 +141,12 @@ def blocks(rates: list[list[float]], seed: int, size: int = 60) -> Graph:
     return Graph(np.ones((y.size, 1)), np.stack(np.nonzero(joined)), y, directed=False)
 
 
-def test_a_perfectly_homophilous_graph_has_one_everywhere() -> None:
+def test_a_perfectly_homophilous_graph_has_one_everywhere():
     found = homophily(blocks([[0.2, 0, 0], [0, 0.1, 0], [0, 0, 0.3]], 0))
     assert list(vars(found).values()) == pytest.approx([1, 1, 1, 1, 1])
 
 
-def test_neighbours_by_chance_tell_nothing() -> None:
+def test_neighbours_by_chance_tell_nothing():
     found = homophily(blocks([[0.3] * 4] * 4, 1))
     assert found.edge == pytest.approx(0.25, abs=0.02)
     assert found.class_insensitive == pytest.approx(0, abs=0.02)
@@ -158,7 +154,7 @@ def test_neighbours_by_chance_tell_nothing() -> None:
     assert found.label_informativeness == pytest.approx(0, abs=0.002)
 
 
-def test_independent_labels_are_exactly_uninformative() -> None:
+def test_independent_labels_are_exactly_uninformative():
     """A complete bipartite-free pattern: every pair of classes equally often."""
     y, edges = [0, 0, 1, 1], [(0, 1), (2, 3), (0, 2), (1, 3)]
     graph = Graph(np.ones((4, 1)), np.array(edges).T, y)
@@ -166,7 +162,7 @@ def test_independent_labels_are_exactly_uninformative() -> None:
     assert adjusted_homophily(graph) == 0
 
 
-def test_a_cycle_of_classes_is_informative_without_homophily() -> None:
+def test_a_cycle_of_classes_is_informative_without_homophily():
     found = homophily(blocks([[0, 0.3], [0.3, 0]], 2))
     assert (found.node, found.edge, found.class_insensitive) == (0, 0, 0)
     assert found.adjusted == pytest.approx(-1)
@@ -183,7 +179,7 @@ def test_a_cycle_of_classes_is_informative_without_homophily() -> None:
         label_informativeness,
     ],
 )
-def test_names_of_classes_directions_and_repeats_do_not_matter(measure: Any) -> None:
+def test_names_of_classes_directions_and_repeats_do_not_matter(measure):
     graph = blocks([[0.1, 0.2, 0.05], [0.2, 0.02, 0.1], [0.05, 0.1, 0.3]], 3)
     ends = graph.edge_index
     again = np.concatenate([ends[::-1], ends[:, :5], [[0, 1], [0, 1]]], axis=1)
@@ -202,9 +198,7 @@ def test_names_of_classes_directions_and_repeats_do_not_matter(measure: Any) -> 
         ("actor", 0.22, 0.00, 0.00),
     ],
 )
-def test_real_graphs_have_the_published_measures(
-    data_dir: Path, name: str, edge: float, adjusted: float, informativeness: float
-) -> None:
+def test_real_graphs_have_the_published_measures(data_dir, name, edge, adjusted, informativeness):
     path = data_dir / f"{name}.npz"
     if not path.exists():
         pytest.skip(f"{name}.npz is not in the folder of graph files")

@@ -12,7 +12,7 @@ from hpgmn.graph import Graph
 from hpgmn.graph.splits import random_splits
 
 
-def test_split_is_the_cut_permutation_of_the_labelled_nodes() -> None:
+def test_split_is_the_cut_permutation_of_the_labelled_nodes():
     y = np.array([0, 1, -1, 0, 1, 0, 1, 1, 0, 0, -1, 1])
     splits = random_splits(y, count=3)
     labelled = np.flatnonzero(y >= 0)
@@ -23,7 +23,7 @@ def test_split_is_the_cut_permutation_of_the_labelled_nodes() -> None:
         assert np.flatnonzero(split.test).tolist() == sorted(order[8:])
 
 
-def test_a_split_depends_on_its_own_seed_alone() -> None:
+def test_a_split_depends_on_its_own_seed_alone():
     y = np.arange(40) % 3
     ten = random_splits(y, count=10, stratified=True)
     last = random_splits(y, count=1, stratified=True, first_seed=9)
@@ -32,21 +32,15 @@ def test_a_split_depends_on_its_own_seed_alone() -> None:
     assert not np.array_equal(ten[0].train, ten[1].train)
 
 
-def test_a_graph_may_be_given_for_its_labels() -> None:
+def test_a_graph_may_be_given_for_its_labels():
     y = np.arange(20) % 2
     graph = Graph(np.ones((20, 1)), [], y)
     np.testing.assert_array_equal(random_splits(graph).val, random_splits(y).val)
     assert graph.with_splits(random_splits(graph)).split(9).train.sum() == 12
 
 
-@given(
-    st.lists(st.integers(-1, 3), min_size=30, max_size=60),
-    st.booleans(),
-    st.integers(0, 1000),
-)
-def test_every_labelled_node_is_in_one_part(
-    labels: list[int], stratified: bool, first_seed: int
-) -> None:
+@given(st.lists(st.integers(-1, 3), min_size=30, max_size=60), st.booleans(), st.integers(0, 1000))
+def test_every_labelled_node_is_in_one_part(labels, stratified, first_seed):
     y = np.array([0, 0, 0, 0, 0, 1, 1, 1, 1, 1, *labels])
     splits = random_splits(y, count=2, stratified=stratified, first_seed=first_seed)
     parts = splits.train.astype(int) + splits.val + splits.test
@@ -54,7 +48,7 @@ def test_every_labelled_node_is_in_one_part(
 
 
 @given(st.lists(st.integers(-1, 5), min_size=20, max_size=60))
-def test_stratified_splits_have_the_fractions_in_every_class(labels: list[int]) -> None:
+def test_stratified_splits_have_the_fractions_in_every_class(labels):
     y = np.array([*[0] * 10, *labels])
     splits = random_splits(y, count=2, stratified=True)
     for label in np.unique(y[y >= 0]):
@@ -66,24 +60,24 @@ def test_stratified_splits_have_the_fractions_in_every_class(labels: list[int]) 
         assert (np.abs(test - 0.2 * size) <= 1).all()
 
 
-def test_a_class_of_one_node_is_trained_on() -> None:
+def test_a_class_of_one_node_is_trained_on():
     y = np.array([0] * 10 + [1] * 10 + [2])
     assert random_splits(y, stratified=True).train[20].all()
 
 
-def test_a_rest_stays_unused() -> None:
+def test_a_rest_stays_unused():
     splits = random_splits(np.zeros(100, int), count=1, fractions=(0.1, 0.2, 0.3))
     assert [mask.sum() for mask in (splits.train, splits.val, splits.test)] == [10, 20, 30]
 
 
-def test_a_part_may_be_asked_to_be_empty() -> None:
+def test_a_part_may_be_asked_to_be_empty():
     splits = random_splits(np.zeros(10, int), count=1, fractions=(0.8, 0, 0.2))
     assert [mask.sum() for mask in (splits.train, splits.val, splits.test)] == [8, 0, 2]
 
 
 @pytest.mark.parametrize("labels", [[], [-1, -1, -1], [0, 1, -1, -1]])
 @pytest.mark.parametrize("stratified", [False, True])
-def test_too_few_labelled_nodes_are_refused(labels: list[int], stratified: bool) -> None:
+def test_too_few_labelled_nodes_are_refused(labels, stratified):
     count = sum(label >= 0 for label in labels)
     message = f"{count} labelled nodes are too few for a 0.6/0.2/0.2 split: .* Label more nodes"
     with pytest.raises(GraphError, match=message):
@@ -91,11 +85,11 @@ def test_too_few_labelled_nodes_are_refused(labels: list[int], stratified: bool)
 
 
 @pytest.mark.parametrize("fractions", [(0.5, 0.5), (0.6, 0.3, 0.2), (0, 0.5, 0.5), (0.9, -0.1, 0)])
-def test_impossible_fractions_are_refused(fractions: tuple[float, ...]) -> None:
+def test_impossible_fractions_are_refused(fractions):
     with pytest.raises(ValueError, match="fractions must be three shares"):
         random_splits(np.zeros(10, int), fractions=fractions)
 
 
-def test_no_split_is_refused() -> None:
+def test_no_split_is_refused():
     with pytest.raises(ValueError, match=r"count must be at least 1 \(got 0\)"):
         random_splits(np.zeros(10, int), count=0)

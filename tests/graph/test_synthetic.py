@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from typing import Any
 
 import numpy as np
 import pytest
@@ -17,9 +16,7 @@ from hpgmn.graph.homophily import node_homophily
 from hpgmn.graph.synthetic import class_pattern, class_posterior, trading_network
 
 
-def posterior_by_loop(
-    x: Any, source: Any, target: Any, y: Any, is_new: Any, means: Any, pattern: Any
-) -> np.ndarray:
+def posterior_by_loop(x, source, target, y, is_new, means, pattern):
     """Bayes' rule with the probability of the whole graph, written out draw by draw."""
     num_nodes, num_classes = len(y), len(pattern)
     log_joint = np.zeros((num_nodes, num_classes))
@@ -38,7 +35,7 @@ def posterior_by_loop(
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_posterior_is_bayes_rule_on_the_whole_graph(seed: int) -> None:
+def test_posterior_is_bayes_rule_on_the_whole_graph(seed):
     random = np.random.default_rng(seed)
     num_nodes, num_classes = 24, 3
     y = random.permutation(np.arange(num_nodes) % num_classes)
@@ -53,7 +50,7 @@ def test_posterior_is_bayes_rule_on_the_whole_graph(seed: int) -> None:
     np.testing.assert_allclose(class_posterior(*case), posterior_by_loop(*case), rtol=1e-9)
 
 
-def test_posterior_does_not_see_the_class_of_the_node_itself() -> None:
+def test_posterior_does_not_see_the_class_of_the_node_itself():
     graph, _ = trading_network(200, seed=3)
     source, target = graph.edge_index
     is_new = ~np.isin(np.arange(200), target)
@@ -67,13 +64,13 @@ def test_posterior_does_not_see_the_class_of_the_node_itself() -> None:
         np.testing.assert_allclose(after[node], before[node], rtol=1e-9)
 
 
-def test_defaults_allow_the_promised_accuracy() -> None:
+def test_defaults_allow_the_promised_accuracy():
     found = [trading_network(seed=seed).best_accuracy for seed in range(5)]
     assert min(found) > 0.965
     assert max(found) < 0.98
 
 
-def test_best_accuracy_is_what_the_oracle_gets() -> None:
+def test_best_accuracy_is_what_the_oracle_gets():
     """Rebuild the oracle's view from the graph; its hits must match what it expects."""
     graph, best_accuracy = trading_network(20_000, seed=1)
     source, target = graph.edge_index
@@ -87,7 +84,7 @@ def test_best_accuracy_is_what_the_oracle_gets() -> None:
     assert hits == pytest.approx(best_accuracy, abs=0.004)
 
 
-def test_edges_follow_the_pattern() -> None:
+def test_edges_follow_the_pattern():
     graph, _ = trading_network(20_000, degree=10, homophily=0.1, noise=0.3, seed=2)
     source, target = graph.edge_index
     assert not (source == target).any()
@@ -98,7 +95,7 @@ def test_edges_follow_the_pattern() -> None:
     np.testing.assert_allclose(shares, class_pattern(5, 0.1, 0.3), atol=0.01)
 
 
-def test_newcomers_pay_once_and_are_paid_by_no_one() -> None:
+def test_newcomers_pay_once_and_are_paid_by_no_one():
     graph, _ = trading_network(10_000, newcomers=0.3, degree=12)
     source, target = graph.edge_index
     paid, received = (np.bincount(end, minlength=10_000) for end in (source, target))
@@ -107,7 +104,7 @@ def test_newcomers_pay_once_and_are_paid_by_no_one() -> None:
     assert paid.min() == 1
 
 
-def test_within_a_class_everyone_else_is_paid_alike() -> None:
+def test_within_a_class_everyone_else_is_paid_alike():
     graph, _ = trading_network(100, 5, degree=400, newcomers=0.0, noise=0.5, seed=4)
     counts = np.zeros((100, 100))
     np.add.at(counts, tuple(graph.edge_index), 1)
@@ -119,7 +116,7 @@ def test_within_a_class_everyone_else_is_paid_alike() -> None:
     assert np.diag(counts).sum() == 0
 
 
-def test_attributes_are_normal_around_the_class_means() -> None:
+def test_attributes_are_normal_around_the_class_means():
     graph, _ = trading_network(20_000, signal=2.0)
     means = np.stack([graph.x[graph.y == label].mean(axis=0) for label in range(5)])
     np.testing.assert_allclose(np.linalg.norm(means, axis=1), 2.0, atol=0.05)
@@ -129,7 +126,7 @@ def test_attributes_are_normal_around_the_class_means() -> None:
 
 
 @given(st.integers(2, 9), st.floats(0, 1), st.floats(0, 1))
-def test_pattern_has_the_asked_homophily(num_classes: int, homophily: float, noise: float) -> None:
+def test_pattern_has_the_asked_homophily(num_classes, homophily, noise):
     pattern = class_pattern(num_classes, homophily, noise)
     np.testing.assert_allclose(pattern.sum(axis=1), 1)
     assert (pattern >= 0).all()
@@ -143,8 +140,8 @@ def test_pattern_has_the_asked_homophily(num_classes: int, homophily: float, noi
 @example(11, 0.124, 0.0)
 @example(4, 0.5, 0.0)
 def test_class_means_of_all_neighbours_cancel_unless_homophily_outweighs_the_further_class(
-    num_classes: int, homophily: float, noise: float
-) -> None:
+    num_classes, homophily, noise
+):
     """Beyond the bound, what is left is that of all other payments going to the further class."""
     pattern = class_pattern(num_classes, homophily, noise)
     circle = circle_of(num_classes)
@@ -155,20 +152,20 @@ def test_class_means_of_all_neighbours_cancel_unless_homophily_outweighs_the_fur
 
 @given(st.integers(4, 12), st.floats(0, 0.12), st.floats(0, 0.9))
 def test_with_little_homophily_patterns_differ_where_class_means_cancel(
-    num_classes: int, homophily: float, noise: float
-) -> None:
+    num_classes, homophily, noise
+):
     pattern = class_pattern(num_classes, homophily, noise)
     assert len(np.unique(pattern.round(9), axis=0)) == num_classes
     np.testing.assert_allclose((pattern + pattern.T) @ circle_of(num_classes), 0, atol=1e-9)
 
 
-def circle_of(num_classes: int) -> np.ndarray:
+def circle_of(num_classes):
     angle = 2 * np.pi * np.arange(num_classes) / num_classes
     return np.stack([np.cos(angle), np.sin(angle)], axis=1)
 
 
 @pytest.mark.parametrize("fractions", [(0.48, 0.32, 0.2), (0.1, 0.3, 0.6)])
-def test_splits_are_stratified(fractions: tuple[float, float, float]) -> None:
+def test_splits_are_stratified(fractions):
     graph, _ = trading_network(fractions=fractions)
     assert graph.splits is not None
     assert len(graph.splits) == 10
@@ -178,7 +175,7 @@ def test_splits_are_stratified(fractions: tuple[float, float, float]) -> None:
             np.testing.assert_allclose(sizes, share, atol=0.005)
 
 
-def test_the_seed_decides_everything() -> None:
+def test_the_seed_decides_everything():
     one, same, other = (trading_network(300, seed=seed) for seed in (5, 5, 6))
     assert one.best_accuracy == same.best_accuracy
     assert one.graph.fingerprint == same.graph.fingerprint
@@ -205,9 +202,7 @@ def test_the_seed_decides_everything() -> None:
         ),
     ],
 )
-def test_graphs_of_known_seeds_keep_their_bits(
-    settings: dict[str, Any], digest: str, best_accuracy: float
-) -> None:
+def test_graphs_of_known_seeds_keep_their_bits(settings, digest, best_accuracy):
     """Records name a graph by its parameters alone. (x passes through LAPACK: bits may differ.)"""
     graph, best = trading_network(**settings)
     assert graph.splits is not None
@@ -220,7 +215,7 @@ def test_graphs_of_known_seeds_keep_their_bits(
     assert best == pytest.approx(best_accuracy, rel=1e-6)
 
 
-def test_classes_have_names_and_connect_to_others() -> None:
+def test_classes_have_names_and_connect_to_others():
     graph, _ = trading_network()
     assert graph.class_names == ("fraudster", "mule", "exchange", "broker", "trader")
     assert graph.directed
@@ -229,16 +224,16 @@ def test_classes_have_names_and_connect_to_others() -> None:
     assert trading_network(200, num_classes=2).graph.class_names == ("fraudster", "mule")
 
 
-def test_neighbourhood_patterns_tell_what_attributes_and_means_do_not() -> None:
+def test_neighbourhood_patterns_tell_what_attributes_and_means_do_not():
     """The demo's promise, with logistic regression in place of the models."""
     graph, best_accuracy = trading_network()
     split, x, y = graph.split(0), graph.x, graph.y
     out, into, undirected = (graph.adjacency(mode) for mode in ("out", "in", "undirected"))
 
-    def fitted(features: Any) -> Any:
+    def fitted(features):
         return LogisticRegression(C=0.3, max_iter=2000).fit(features[split.train], y[split.train])
 
-    def score(features: Any) -> float:
+    def score(features):
         return float(fitted(features).score(features[split.test], y[split.test]))
 
     looped = undirected + sp.eye_array(graph.num_nodes)
@@ -271,6 +266,6 @@ def test_neighbourhood_patterns_tell_what_attributes_and_means_do_not() -> None:
         ({"signal": -1.0}, r"signal must be at least 0 \(got -1.0\)"),
     ],
 )
-def test_impossible_settings_are_refused(settings: dict[str, Any], message: str) -> None:
+def test_impossible_settings_are_refused(settings, message):
     with pytest.raises(SettingError, match=message):
         trading_network(**settings)

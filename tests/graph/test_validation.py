@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import networkx
 import numpy as np
 import pytest
@@ -15,7 +13,7 @@ from hpgmn.graph import Graph, Splits, validation
 X, EDGES = [[1.0], [2.0]], [[0], [1]]
 
 
-def test_numbers_of_half_precision_are_read() -> None:
+def test_numbers_of_half_precision_are_read():
     half = torch.tensor([[1.5], [-2.0]], dtype=torch.bfloat16)
     assert validation.attributes(half).tolist() == [[1.5], [-2.0]]
     sparse = torch.tensor([[0.0, 1.5]], dtype=torch.float16).to_sparse()
@@ -24,13 +22,13 @@ def test_numbers_of_half_precision_are_read() -> None:
     assert validation.attributes(blocks).tolist() == [[1.0, 1.0], [1.0, 1.0]]
 
 
-def test_names_of_a_tensor_are_its_numbers() -> None:
+def test_names_of_a_tensor_are_its_numbers():
     found = validation.names("node_ids", torch.tensor([7, 3]), 2)  # type: ignore[arg-type]
     assert found is not None
     assert found.tolist() == ["7", "3"]
 
 
-def test_names_may_be_views_that_have_an_order() -> None:
+def test_names_may_be_views_that_have_an_order():
     network = networkx.Graph([("b", "a")])
     graph = Graph(X, EDGES, [1, 0], node_ids=network.nodes(), class_names={"x": 0, "y": 1}.keys())
     assert graph.node_ids is not None
@@ -38,7 +36,7 @@ def test_names_may_be_views_that_have_an_order() -> None:
     assert graph.class_names == ("x", "y")
 
 
-def test_a_name_that_no_file_can_hold_is_spelt_out() -> None:
+def test_a_name_that_no_file_can_hold_is_spelt_out():
     assert Graph(X, EDGES, name="caf\udce9").name == "caf\\udce9"
 
 
@@ -66,12 +64,12 @@ def test_a_name_that_no_file_can_hold_is_spelt_out() -> None:
         ({"alternative_splits": {"geom": 3}}, "alternative_splits must be a dict of names and"),
     ],
 )
-def test_what_is_no_input_is_refused(given: dict[str, Any], message: str) -> None:
+def test_what_is_no_input_is_refused(given, message):
     with pytest.raises(GraphError, match=message):
         Graph(X, EDGES, **given)
 
 
-def test_truth_in_any_form() -> None:
+def test_truth_in_any_form():
     for value in (False, 0, np.False_, np.zeros(1, bool), np.array(0)):
         assert Graph(X, EDGES, directed=value).directed is False  # type: ignore[arg-type]
     mask = np.array([[True], [False]])

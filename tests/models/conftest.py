@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pytest
@@ -34,34 +32,34 @@ class Built:
     stage: TrainingStage
 
     @property
-    def logits(self) -> Tensor:
+    def logits(self):
         """(2, N, C), dropout off."""
         with torch.no_grad():
             found: Tensor = self.stage.model(self.stage.inputs).logits
         return found
 
-    def parameter(self, name: str, replica: int) -> Tensor:
+    def parameter(self, name, replica):
         """The values of one replica's parameter."""
         return dict(self.stage.model.named_parameters())[name][replica].detach()
 
     @property
-    def x(self) -> Tensor:
+    def x(self):
         """(N, F) the attributes, dense."""
         x = self.task.graph.x
         return torch.from_numpy(x.toarray() if sp.issparse(x) else np.asarray(x))
 
-    def adjacency(self, neighbors: str = "undirected") -> Tensor:
+    def adjacency(self, neighbors="undirected"):
         """(N, N) dense: row v marks the nodes that v reads; no self-loops."""
         return torch.from_numpy(self.task.graph.adjacency(neighbors).toarray())
 
     @property
-    def edge_index(self) -> Tensor:
+    def edge_index(self):
         """(2, E) the undirected graph as PyG takes it."""
         return self.adjacency().nonzero().T.contiguous()
 
 
 @pytest.fixture
-def wild_graph() -> Graph:
+def wild_graph():
     """23 nodes of 4 classes with random directed edges: some isolated, some one-way, loops."""
     random = np.random.default_rng(5)
     edges = random.integers(0, 20, (2, 46))
@@ -77,14 +75,14 @@ def wild_graph() -> Graph:
 
 
 @pytest.fixture
-def build(wild_graph: Graph) -> Callable[..., Built]:
+def build(wild_graph):
     """Makes the main stage of a model: ``build("gcn", layers=3)``.
 
     Earlier stages are given the first values of their parameters. All parameters, biases too, are
     drawn anew at random, so that none of them can be left out unnoticed.
     """
 
-    def make(name: str, graph: Graph | None = None, **settings: Any) -> Built:
+    def make(name, graph=None, **settings):
         entry = MODELS[name]
         chosen = make_settings(entry.settings, {"hidden_dim": 6} | settings)
         graph = graph or wild_graph

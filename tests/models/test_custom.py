@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -55,13 +54,13 @@ class Net(nn.Module):
 
 
 @pytest.fixture
-def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Write]:
+def write(tmp_path, monkeypatch):
     """Writes a module into the current folder under a name of its own; gives that name."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
     before = set(sys.modules)
 
-    def make(body: str) -> str:
+    def make(body):
         name = f"written_{tmp_path.name}".replace("-", "_").replace("[", "_").replace("]", "_")
         (tmp_path / f"{name}.py").write_text(HEAD + body, encoding="utf-8")
         return name
@@ -72,23 +71,23 @@ def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Write]:
             del sys.modules[name]
 
 
-def replicas_of(name: str, count: int = 2, **settings: Any) -> list[Replica]:
+def replicas_of(name, count=2, **settings):
     cls = find_model(name).settings
     values = {"epochs": 8, "patience": 0, "dropout": 0.5} | settings
     return [Replica(0, seed, make_settings(cls, values)) for seed in range(count)]
 
 
-def masks_of(graph: Graph, count: int = 2) -> list[Any]:
+def masks_of(graph, count=2):
     split = graph.split(0)
     return [(split.train, split.val)] * count
 
 
-def test_a_name_with_a_colon_is_the_users_own() -> None:
+def test_a_name_with_a_colon_is_the_users_own():
     assert is_custom("mine:Net")
     assert not any(is_custom(name) for name in MODELS)
 
 
-def test_keywords_become_settings_with_their_defaults(write: Write) -> None:
+def test_keywords_become_settings_with_their_defaults(write):
     entry = find_model(f"{write(BODY)}:Net")
     kept = {info.name: info.default for info in fields(entry.settings)}
     assert (kept["width"], kept["slope"], kept["flag"], kept["word"]) == (4, 0.1, True, "a")
@@ -101,9 +100,7 @@ def test_keywords_become_settings_with_their_defaults(write: Write) -> None:
 
 @pytest.mark.parametrize("kind", ["dense", "sparse"])
 @pytest.mark.parametrize("neighbors", ["out", "in", "undirected"])
-def test_a_replica_is_the_module_with_its_own_weights(
-    write: Write, small_graph: Graph, neighbors: str, kind: str
-) -> None:
+def test_a_replica_is_the_module_with_its_own_weights(write, small_graph, neighbors, kind):
     name = f"{write(BODY)}:Net"
     graph = small_graph
     if kind == "sparse":
@@ -123,7 +120,7 @@ def test_a_replica_is_the_module_with_its_own_weights(
     assert (fitted.logits[0] != fitted.logits[1]).any()
 
 
-def test_a_replica_alone_is_the_replica_among_others(write: Write, small_graph: Graph) -> None:
+def test_a_replica_alone_is_the_replica_among_others(write, small_graph):
     name = f"{write(BODY)}:Net"
     replicas = replicas_of(name, 3)
     entry = find_model(name)
@@ -132,7 +129,7 @@ def test_a_replica_alone_is_the_replica_among_others(write: Write, small_graph: 
     torch.testing.assert_close(many.logits[1], alone.logits[0], rtol=1e-4, atol=1e-5)
 
 
-def test_a_parameter_may_be_a_single_number(write: Write, small_graph: Graph) -> None:
+def test_a_parameter_may_be_a_single_number(write, small_graph):
     alpha = f"{INIT}\n        self.alpha = nn.Parameter(torch.tensor(0.5))"
     own = BODY.replace(INIT, alpha).replace(RETURN, "return self.alpha * self.out(hidden)")
     name = f"{write(own)}:Net"
@@ -143,7 +140,7 @@ def test_a_parameter_may_be_a_single_number(write: Write, small_graph: Graph) ->
     assert fitted.logits.isfinite().all()
 
 
-def test_it_learns_and_leaves_torchs_generator_alone(write: Write, small_graph: Graph) -> None:
+def test_it_learns_and_leaves_torchs_generator_alone(write, small_graph):
     name = f"{write(BODY)}:Net"
     torch.manual_seed(7)
     expected = torch.rand(3)
@@ -155,14 +152,12 @@ def test_it_learns_and_leaves_torchs_generator_alone(write: Write, small_graph: 
     assert fitted.val_score.tolist() == [1.0, 1.0]
 
 
-def test_a_resumed_training_repeats_the_bits(
-    write: Write, small_graph: Graph, tmp_path: Path
-) -> None:
+def test_a_resumed_training_repeats_the_bits(write, small_graph, tmp_path):
     name = f"{write(BODY)}:Net"
     entry = find_model(name)
     task = make_task(small_graph, replicas_of(name), masks_of(small_graph), "cpu")
 
-    def watch(state: Any, stage: Any) -> None:
+    def watch(state, stage):
         if state.current.epoch == 3:
             write_state(tmp_path / "state", state, "own")
 
@@ -172,9 +167,7 @@ def test_a_resumed_training_repeats_the_bits(
         assert torch.equal(value, again.done["main"][key]), key
 
 
-def test_a_saved_model_is_read_only_when_its_code_is_named(
-    write: Write, small_graph: Graph, tmp_path: Path
-) -> None:
+def test_a_saved_model_is_read_only_when_its_code_is_named(write, small_graph, tmp_path):
     name = f"{write(BODY)}:Net"
     entry = find_model(name)
     fitted = fit_replicas(small_graph, entry, replicas_of(name), masks_of(small_graph))
@@ -190,12 +183,9 @@ def test_a_saved_model_is_read_only_when_its_code_is_named(
 
 
 @pytest.mark.parametrize(
-    "change",
-    [("relu()", "tanh()"), ("self.out(hidden)", "self.out(hidden) + self.out.bias")],
+    "change", [("relu()", "tanh()"), ("self.out(hidden)", "self.out(hidden) + self.out.bias")]
 )
-def test_a_model_whose_code_changed_is_rejected(
-    write: Write, small_graph: Graph, tmp_path: Path, change: tuple[str, str]
-) -> None:
+def test_a_model_whose_code_changed_is_rejected(write, small_graph, tmp_path, change):
     module = write(BODY)
     name = f"{module}:Net"
     entry = find_model(name)
@@ -209,9 +199,7 @@ def test_a_model_whose_code_changed_is_rejected(
         SavedModel.read(path, name)
 
 
-def test_parameters_that_differ_from_the_trained_ones_are_rejected(
-    write: Write, small_graph: Graph
-) -> None:
+def test_parameters_that_differ_from_the_trained_ones_are_rejected(write, small_graph):
     name = f"{write(BODY)}:Net"
     entry = find_model(name)
     replicas = replicas_of(name)
@@ -225,7 +213,7 @@ def test_parameters_that_differ_from_the_trained_ones_are_rejected(
 
 
 @pytest.mark.parametrize("name", ["pkg/mine.py:Net", "./mine.py:Net", "mine.py:Net"])
-def test_a_file_is_named_as_a_module(name: str) -> None:
+def test_a_file_is_named_as_a_module(name):
     dotted = "pkg.mine" if "pkg" in name else "mine"
     with pytest.raises(HPGMNError, match="is a file") as caught:
         custom_model(name)
@@ -233,13 +221,13 @@ def test_a_file_is_named_as_a_module(name: str) -> None:
     assert (caught.value.remedy.option, caught.value.remedy.value) == ("model", f"{dotted}:Net")
 
 
-def test_double_logits_are_taken_as_floats(write: Write, small_graph: Graph) -> None:
+def test_double_logits_are_taken_as_floats(write, small_graph):
     name = f"{write(BODY.replace(RETURN, 'return self.out(hidden).double()'))}:Net"
     fitted = fit_replicas(small_graph, find_model(name), replicas_of(name), masks_of(small_graph))
     assert fitted.logits.dtype == torch.float32
 
 
-def test_a_mistake_is_placed_in_the_users_file(write: Write, small_graph: Graph) -> None:
+def test_a_mistake_is_placed_in_the_users_file(write, small_graph):
     module = write(BODY.replace("self.out(hidden)", "self.nothing(hidden)"))
     line = 1 + (HEAD + BODY).splitlines().index("        return self.out(hidden)")
     with pytest.raises(HPGMNError, match=rf"'nothing' \({module}\.py, line {line}\)"):
@@ -251,7 +239,7 @@ def test_a_mistake_is_placed_in_the_users_file(write: Write, small_graph: Graph)
         )
 
 
-def test_an_entry_may_be_named_instead_of_a_class(write: Write, small_graph: Graph) -> None:
+def test_an_entry_may_be_named_instead_of_a_class(write, small_graph):
     name = f"{write(ENTRY)}:MINE"
     entry = find_model(name)
     assert entry == replace(MODELS["mlp"], name=name, source=entry.source)
@@ -261,7 +249,7 @@ def test_an_entry_may_be_named_instead_of_a_class(write: Write, small_graph: Gra
     assert torch.equal(fitted.logits, same.logits)
 
 
-def test_the_size_estimate_covers_the_parameters(write: Write, small_graph: Graph) -> None:
+def test_the_size_estimate_covers_the_parameters(write, small_graph):
     name = f"{write(BODY)}:Net"
     [replica] = replicas_of(name, 1, width=50)
     parameters = 5 * 50 + 50 + 50 * 3 + 3
@@ -286,22 +274,20 @@ def test_the_size_estimate_covers_the_parameters(write: Write, small_graph: Grap
         ("1 / 0", "Net", r"Importing written_.* failed: ZeroDivisionError.*line 5"),
     ],
 )
-def test_unusable_modules_are_rejected(
-    write: Write, body: str, attribute: str, message: str
-) -> None:
+def test_unusable_modules_are_rejected(write, body, attribute, message):
     name = write(body)
     with pytest.raises(HPGMNError, match=message):
         find_model(f"{name}:{attribute}")
 
 
 @pytest.mark.parametrize("name", ["nowhere_at_all:Net", "nowhere.at.all:Net"])
-def test_a_missing_module_says_where_to_run(write: Write, name: str) -> None:
+def test_a_missing_module_says_where_to_run(write, name):
     with pytest.raises(HPGMNError, match=r"There is no module 'nowhere.*own_model:TwoHop"):
         custom_model(name)
 
 
 @pytest.mark.parametrize("name", [":Net", "mine:", "mine:a b"])
-def test_a_name_must_have_both_parts(name: str) -> None:
+def test_a_name_must_have_both_parts(name):
     with pytest.raises(HPGMNError, match="does not name a model"):
         custom_model(name)
 
@@ -329,15 +315,13 @@ def test_a_name_must_have_both_parts(name: str) -> None:
         ),
     ],
 )
-def test_an_error_of_the_module_names_its_line(
-    write: Write, small_graph: Graph, old: str, new: str, message: str
-) -> None:
+def test_an_error_of_the_module_names_its_line(write, small_graph, old, new, message):
     name = f"{write(BODY.replace(old, new))}:Net"
     with pytest.raises(HPGMNError, match=message):
         fit_replicas(small_graph, find_model(name), replicas_of(name), masks_of(small_graph))
 
 
-def test_parameters_that_the_module_does_not_train_stay(write: Write, small_graph: Graph) -> None:
+def test_parameters_that_the_module_does_not_train_stay(write, small_graph):
     fixed = "self.parts.requires_grad_(False)\n        self.name = nn.Parameter(torch.ones(()))"
     body = BODY.replace("self.dropout, self.slope", f"{fixed}\n        self.dropout, self.slope")
     name = f"{write(body.replace(RETURN, 'return self.name * self.out(hidden)'))}:Net"
@@ -352,9 +336,7 @@ def test_parameters_that_the_module_does_not_train_stay(write: Write, small_grap
     assert (first["fixed:parts/a_b/weight"][0] != first["fixed:parts/a_b/weight"][1]).any()
 
 
-def test_a_random_buffer_is_the_same_whatever_was_drawn_before(
-    write: Write, small_graph: Graph
-) -> None:
+def test_a_random_buffer_is_the_same_whatever_was_drawn_before(write, small_graph):
     buffer = 'self.register_buffer("mixer", torch.randn(num_classes, num_classes))'
     body = BODY.replace(INIT, f"{INIT}; {buffer}").replace(RETURN, f"{RETURN} @ self.mixer")
     name = f"{write(body)}:Net"
@@ -366,7 +348,7 @@ def test_a_random_buffer_is_the_same_whatever_was_drawn_before(
     assert torch.equal(*found)
 
 
-def test_dropout_is_rejected_where_the_module_takes_none(write: Write, small_graph: Graph) -> None:
+def test_dropout_is_rejected_where_the_module_takes_none(write, small_graph):
     body = BODY.replace(",\n                 dropout=0.5", "")
     body = body.replace("self.dropout, self.slope", "self.rest, self.slope")
     body = body.replace("= dropout, slope", "= None, slope").replace("self.dropout", "0.0")
@@ -379,7 +361,7 @@ def test_dropout_is_rejected_where_the_module_takes_none(write: Write, small_gra
 
 
 @pytest.mark.slow
-def test_the_example_runs_as_its_first_lines_say(small_graph: Graph, tmp_path: Path) -> None:
+def test_the_example_runs_as_its_first_lines_say(small_graph, tmp_path):
     from hpgmn.graph.files import write_graph
 
     write_graph(small_graph, tmp_path / "small.npz")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -19,10 +18,10 @@ from hpgmn.models import MODELS
 from hpgmn.models.hpgmn import HPGMN, HPGMNSettings
 from hpgmn.models.label_estimator import estimated_labels, estimator_logits
 from hpgmn.models.layers import initialise
-from hpgmn.models.stage import Replica, TrainingStage, TrainingTask, make_task
-from hpgmn.statistics import STATISTICS, LocalStatistics, Statistic, statistic_names
+from hpgmn.models.stage import Replica, make_task
+from hpgmn.statistics import STATISTICS, LocalStatistics, statistic_names
 from hpgmn.statistics.operators import ReplicaRows
-from hpgmn.training.trainer import TrainState, logits, train
+from hpgmn.training.trainer import logits, train
 
 NO_DROPOUT = dict.fromkeys(
     (
@@ -52,21 +51,21 @@ PAPER = replace(
 )
 
 
-def normal(*shape: int, seed: int = 0) -> Tensor:
+def normal(*shape, seed=0):
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
 
 
-def labels_of(graph: Graph, replicas: int = 2) -> np.ndarray:
+def labels_of(graph, replicas=2):
     """Pseudo labels, other ones in each replica."""
     return np.random.default_rng(5).integers(0, 3, (replicas, graph.num_nodes))
 
 
-def statistics_of(graph: Graph, settings: HPGMNSettings, labels: np.ndarray | None = None) -> dict:
+def statistics_of(graph, settings, labels=None):
     labels = labels_of(graph) if labels is None else labels
     return LocalStatistics(graph).build(labels, 3, [settings] * len(labels))
 
 
-def model_of(inputs: dict[str, Statistic], settings: HPGMNSettings) -> HPGMN:
+def model_of(inputs, settings):
     """Two replicas with random values in every parameter, biases and gate included."""
     widths = {name: inputs[name].width for name in statistic_names(settings)}
     model = HPGMN(widths, 3, settings, replicas=2)
@@ -79,7 +78,7 @@ def model_of(inputs: dict[str, Statistic], settings: HPGMNSettings) -> HPGMN:
 # The paper's statistics, one node and one edge at a time.
 
 
-def dense_adjacency(graph: Graph, neighbors: str) -> np.ndarray:
+def dense_adjacency(graph, neighbors):
     matrix = np.zeros((graph.num_nodes, graph.num_nodes))
     for source, target in graph.edge_index.T:
         if source != target:
@@ -90,9 +89,7 @@ def dense_adjacency(graph: Graph, neighbors: str) -> np.ndarray:
     return matrix
 
 
-def dense_statistics(
-    graph: Graph, labels: np.ndarray, neighbors: str, teleport: float
-) -> dict[str, np.ndarray]:
+def dense_statistics(graph, labels, neighbors, teleport):
     adjacency, x = dense_adjacency(graph, neighbors), np.asarray(graph.x, float)
     num_nodes, width = x.shape
     counts, means = np.zeros((num_nodes, 3)), np.zeros((num_nodes, 3 * width))
@@ -114,14 +111,7 @@ def dense_statistics(
     }
 
 
-def logits_by_hand(
-    values: dict[str, Tensor],
-    statistics: dict[str, np.ndarray],
-    *,
-    gate: bool = False,
-    unit_encodings: bool = False,
-    classifier_layers: int = 2,
-) -> Tensor:
+def logits_by_hand(values, statistics, *, gate=False, unit_encodings=False, classifier_layers=2):
     """One replica's logits by Eqs. (8) to (12), two layers each encoder, in double precision."""
     values = {name: value.double() for name, value in values.items()}
     weights = [1.0] * len(statistics)
@@ -148,7 +138,7 @@ def logits_by_hand(
     return hidden.float()
 
 
-def parameters_of(model: HPGMN, replica: int) -> dict[str, Tensor]:
+def parameters_of(model, replica):
     return {name: value[replica].detach() for name, value in model.named_parameters()}
 
 
@@ -156,9 +146,7 @@ def parameters_of(model: HPGMN, replica: int) -> dict[str, Tensor]:
     "extras", [{}, {"gate": True}, {"unit_encodings": True}, {"classifier_layers": 1}], ids=str
 )
 @pytest.mark.parametrize("neighbors", ["out", "in", "undirected"])
-def test_forward_matches_the_equations_written_out(
-    small_graph: Graph, neighbors: str, extras: dict[str, Any]
-) -> None:
+def test_forward_matches_the_equations_written_out(small_graph, neighbors, extras):
     settings = replace(PAPER, neighbors=neighbors, **extras)
     inputs = statistics_of(small_graph, settings)
     model = model_of(inputs, settings)
@@ -170,7 +158,7 @@ def test_forward_matches_the_equations_written_out(
         torch.testing.assert_close(found[r], expected, rtol=1e-4, atol=1e-4)
 
 
-def test_both_directions_give_one_encoder_each(small_graph: Graph) -> None:
+def test_both_directions_give_one_encoder_each(small_graph):
     settings = replace(PAPER, neighbors="both", statistics=("attributes", "class_means"))
     inputs = statistics_of(small_graph, settings)
     model = model_of(inputs, settings)
@@ -188,7 +176,7 @@ def test_both_directions_give_one_encoder_each(small_graph: Graph) -> None:
         torch.testing.assert_close(found[r], expected, rtol=1e-4, atol=1e-4)
 
 
-def test_a_trained_model_matches_the_equations_written_out(small_graph: Graph) -> None:
+def test_a_trained_model_matches_the_equations_written_out(small_graph):
     settings = replace(PAPER, lr=0.05)
     task = task_of(small_graph, settings)
     state = train(task, MODELS["hpgmn"])
@@ -202,7 +190,7 @@ def test_a_trained_model_matches_the_equations_written_out(small_graph: Graph) -
         torch.testing.assert_close(found[r], expected, rtol=1e-4, atol=1e-4)
 
 
-def test_a_refined_model_uses_the_predictions_of_the_first(small_graph: Graph) -> None:
+def test_a_refined_model_uses_the_predictions_of_the_first(small_graph):
     """Two trainings by hand: the second's labels are the first's predictions."""
     settings = replace(PAPER, lr=0.05, refinement=True)
     task = task_of(small_graph, settings)
@@ -222,14 +210,12 @@ def test_a_refined_model_uses_the_predictions_of_the_first(small_graph: Graph) -
         torch.testing.assert_close(found[r], expected, rtol=1e-4, atol=1e-4)
 
 
-def test_without_refinement_there_is_no_such_stage(small_graph: Graph) -> None:
+def test_without_refinement_there_is_no_such_stage(small_graph):
     task = task_of(small_graph, PAPER)
     assert list(train(task, MODELS["hpgmn"]).done) == ["estimator", "main"]
 
 
-def test_a_refined_model_of_batches_predicts_as_one_of_all_nodes_with_its_parameters(
-    small_graph: Graph,
-) -> None:
+def test_a_refined_model_of_batches_predicts_as_one_of_all_nodes_with_its_parameters(small_graph):
     settings = replace(PAPER, lr=0.05, refinement=True, batch_size=4, class_means_form="half")
     task = task_of(small_graph, settings)
     done = train(task, MODELS["hpgmn"]).done
@@ -245,7 +231,7 @@ def test_a_refined_model_of_batches_predicts_as_one_of_all_nodes_with_its_parame
 
 
 @pytest.mark.parametrize("soft_counts", [False, True])
-def test_uncertain_pseudo_labels_are_not_counted(small_graph: Graph, soft_counts: bool) -> None:
+def test_uncertain_pseudo_labels_are_not_counted(small_graph, soft_counts):
     """With confidence 1 only train labels are known: counts are those of train neighbours."""
     settings = replace(PAPER, label_confidence=1.0, statistics=("class_counts", "class_means"))
     settings = replace(settings, soft_counts=soft_counts)
@@ -258,7 +244,7 @@ def test_uncertain_pseudo_labels_are_not_counted(small_graph: Graph, soft_counts
         assert rows.tolist() == wanted
 
 
-def test_soft_counts_follow_the_estimators_probabilities(small_graph: Graph) -> None:
+def test_soft_counts_follow_the_estimators_probabilities(small_graph):
     settings = replace(PAPER, soft_counts=True, statistics=("class_counts",))
     task = task_of(small_graph, settings)
     done = train(task, MODELS["hpgmn"]).done
@@ -271,7 +257,7 @@ def test_soft_counts_follow_the_estimators_probabilities(small_graph: Graph) -> 
         np.testing.assert_allclose(rows.numpy(), adjacency @ own, rtol=1e-5, atol=1e-6)
 
 
-def test_a_mean_over_neighbours_has_the_dropout_of_its_statistic(small_graph: Graph) -> None:
+def test_a_mean_over_neighbours_has_the_dropout_of_its_statistic(small_graph):
     settings = replace(
         TINY,
         neighbors="both",
@@ -288,7 +274,7 @@ def test_a_mean_over_neighbours_has_the_dropout_of_its_statistic(small_graph: Gr
         assert scales[f"neighbor_adjacency_{direction}"] == pytest.approx([4.0] * 2)
 
 
-def test_means_over_neighbours_are_rejected_in_batches() -> None:
+def test_means_over_neighbours_are_rejected_in_batches():
     chosen = {"statistics": "attributes,neighbor_class_counts"}
     with pytest.raises(SettingError, match=r"neighbor_class_counts.*batch_size=0"):
         make_settings(HPGMNSettings, chosen | {"batch_size": 2})
@@ -298,7 +284,7 @@ def test_means_over_neighbours_are_rejected_in_batches() -> None:
         make_settings(HPGMNSettings, {"batch_size": 2, "consistency_weight": 1})
 
 
-def test_an_even_gate_changes_nothing(small_graph: Graph) -> None:
+def test_an_even_gate_changes_nothing(small_graph):
     inputs = statistics_of(small_graph, PAPER)
     plain, gated = model_of(inputs, PAPER), model_of(inputs, replace(PAPER, gate=True))
     own = dict(gated.named_parameters())
@@ -309,7 +295,7 @@ def test_an_even_gate_changes_nothing(small_graph: Graph) -> None:
     torch.testing.assert_close(gated(inputs).logits, plain(inputs).logits)
 
 
-def test_details_hold_the_gate_the_query_and_the_attention(small_graph: Graph) -> None:
+def test_details_hold_the_gate_the_query_and_the_attention(small_graph):
     settings = replace(PAPER, gate=True)
     inputs = statistics_of(small_graph, settings)
     model = model_of(inputs, settings)
@@ -323,14 +309,12 @@ def test_details_hold_the_gate_the_query_and_the_attention(small_graph: Graph) -
 # Training moves everything there is.
 
 
-def task_of(
-    graph: Graph, settings: HPGMNSettings, splits: tuple[int, ...] = (0, 1)
-) -> TrainingTask:
+def task_of(graph, settings, splits=(0, 1)):
     masks = [(graph.split(split).train, graph.split(split).val) for split in splits]
     return make_task(graph, [Replica(split, 7, settings) for split in splits], masks, "cpu")
 
 
-def first_step(task: TrainingTask) -> tuple[TrainingStage, dict[str, Tensor], TrainState]:
+def first_step(task):
     """The main stage before its first step, its first values, and the state after one step."""
     state = train(task, MODELS["hpgmn"])
     stage = MODELS["hpgmn"].stages["main"](task, state.done)
@@ -359,9 +343,7 @@ def first_step(task: TrainingTask) -> tuple[TrainingStage, dict[str, Tensor], Tr
         "defaults",
     ],
 )
-def test_one_step_moves_every_parameter_the_memory_included(
-    small_graph: Graph, settings: HPGMNSettings
-) -> None:
+def test_one_step_moves_every_parameter_the_memory_included(small_graph, settings):
     task = task_of(small_graph, replace(settings, epochs=1, weight_decay=0.0, patience=0))
     _, before, state = first_step(task)
     after = state.done["main"]  # the only epoch is the best one
@@ -375,9 +357,7 @@ def test_one_step_moves_every_parameter_the_memory_included(
 
 
 @pytest.mark.parametrize("absent", [None, "kpattern_weight", "entropy_weight", "norm_weight"])
-def test_the_loss_is_cross_entropy_plus_the_weighted_penalties(
-    small_graph: Graph, absent: str | None
-) -> None:
+def test_the_loss_is_cross_entropy_plus_the_weighted_penalties(small_graph, absent):
     weights = {"kpattern_weight": 0.3, "entropy_weight": 0.5, "norm_weight": 0.7}
     if absent:
         weights[absent] = 0.0
@@ -402,18 +382,18 @@ def test_the_loss_is_cross_entropy_plus_the_weighted_penalties(
 # Every option takes away its own piece.
 
 
-def names_of(settings: HPGMNSettings) -> set[str]:
+def names_of(settings):
     widths = dict.fromkeys(statistic_names(settings), 3)
     return {name for name, _ in HPGMN(widths, 3, settings).named_parameters()}
 
 
-def test_without_a_gate_there_is_no_gate_parameter() -> None:
+def test_without_a_gate_there_is_no_gate_parameter():
     assert names_of(replace(TINY, gate=True)) - names_of(replace(TINY, gate=False)) == {
         "gate.logits"
     }
 
 
-def test_without_a_memory_there_are_no_patterns() -> None:
+def test_without_a_memory_there_are_no_patterns():
     without = replace(TINY, memory=False)
     assert names_of(TINY) - names_of(without) == {"head.memory.patterns"}
     widths = dict.fromkeys(statistic_names(TINY), 3)
@@ -422,9 +402,7 @@ def test_without_a_memory_there_are_no_patterns() -> None:
 
 
 @pytest.mark.parametrize("absent", ["attributes", "class_counts", "class_means", "diffusion"])
-def test_a_statistic_left_out_has_no_encoder_and_no_influence(
-    small_graph: Graph, absent: str
-) -> None:
+def test_a_statistic_left_out_has_no_encoder_and_no_influence(small_graph, absent):
     kept = tuple(name for name in TINY.statistics if name != absent)
     settings = replace(PAPER, statistics=kept)
     assert not any(name.startswith(f"encode.{absent}.") for name in names_of(settings))
@@ -436,7 +414,7 @@ def test_a_statistic_left_out_has_no_encoder_and_no_influence(
     torch.testing.assert_close(model(inputs).logits[0], expected, rtol=1e-4, atol=1e-4)
 
 
-def test_adjacency_rows_can_stand_for_the_diffusion(small_graph: Graph) -> None:
+def test_adjacency_rows_can_stand_for_the_diffusion(small_graph):
     kept = ("attributes", "adjacency")
     settings = replace(PAPER, statistics=kept)
     inputs = statistics_of(small_graph, settings)
@@ -446,8 +424,8 @@ def test_adjacency_rows_can_stand_for_the_diffusion(small_graph: Graph) -> None:
     torch.testing.assert_close(model(inputs).logits[1], expected, rtol=1e-4, atol=1e-4)
 
 
-def test_a_weight_of_zero_takes_its_penalty_out_of_training(small_graph: Graph) -> None:
-    def trained(**weights: float) -> TrainState:
+def test_a_weight_of_zero_takes_its_penalty_out_of_training(small_graph):
+    def trained(**weights):
         return train(task_of(small_graph, replace(TINY, **weights)), MODELS["hpgmn"])
 
     off = {"kpattern_weight": 0.0, "entropy_weight": 0.0, "norm_weight": 0.0}
@@ -460,14 +438,14 @@ def test_a_weight_of_zero_takes_its_penalty_out_of_training(small_graph: Graph) 
 # Invariants.
 
 
-def same_weights(source: HPGMN, inputs: dict[str, Statistic], settings: HPGMNSettings) -> HPGMN:
+def same_weights(source, inputs, settings):
     model = model_of(inputs, settings)
     model.load_state_dict(source.state_dict())
     return model
 
 
 @pytest.mark.parametrize("scaling", ["raw", "unit"])
-def test_sparse_attributes_give_what_dense_ones_give(small_graph: Graph, scaling: str) -> None:
+def test_sparse_attributes_give_what_dense_ones_give(small_graph, scaling):
     settings = replace(PAPER, attributes_scaling=scaling, class_means_scaling=scaling)
     sparse = Graph(sp.csr_array(small_graph.x), small_graph.edge_index, small_graph.y)
     assert sparse.has_sparse_attributes
@@ -477,7 +455,7 @@ def test_sparse_attributes_give_what_dense_ones_give(small_graph: Graph, scaling
     torch.testing.assert_close(model(others).logits, model(inputs).logits, rtol=1e-4, atol=1e-4)
 
 
-def test_evaluating_some_nodes_gives_those_rows_of_all(small_graph: Graph) -> None:
+def test_evaluating_some_nodes_gives_those_rows_of_all(small_graph):
     settings = replace(TINY, statistics=(*TINY.statistics, "adjacency"))
     inputs = statistics_of(small_graph, settings)
     model = model_of(inputs, settings)
@@ -490,7 +468,7 @@ def test_evaluating_some_nodes_gives_those_rows_of_all(small_graph: Graph) -> No
         torch.testing.assert_close(fewer[r], some[r][within[r]], rtol=1e-5, atol=1e-5)
 
 
-def test_the_order_of_the_edges_does_not_matter(small_graph: Graph) -> None:
+def test_the_order_of_the_edges_does_not_matter(small_graph):
     order = np.random.default_rng(3).permutation(small_graph.edge_index.shape[1])
     shuffled = Graph(small_graph.x, small_graph.edge_index[:, order], small_graph.y)
     inputs, others = statistics_of(small_graph, TINY), statistics_of(shuffled, TINY)
@@ -498,7 +476,7 @@ def test_the_order_of_the_edges_does_not_matter(small_graph: Graph) -> None:
     torch.testing.assert_close(model(others).logits, model(inputs).logits)
 
 
-def relabelled(graph: Graph, order: np.ndarray) -> Graph:
+def relabelled(graph, order):
     """The same graph whose node v is the old node ``order[v]``."""
     place = np.argsort(order)
     splits = graph.splits
@@ -512,7 +490,7 @@ def relabelled(graph: Graph, order: np.ndarray) -> Graph:
     )
 
 
-def test_relabelling_the_nodes_permutes_the_predictions(small_graph: Graph) -> None:
+def test_relabelling_the_nodes_permutes_the_predictions(small_graph):
     order = np.random.default_rng(4).permutation(18)
     settings = replace(TINY, statistics=("attributes", "class_counts", "class_means"))
     inputs = statistics_of(small_graph, settings)
@@ -522,7 +500,7 @@ def test_relabelling_the_nodes_permutes_the_predictions(small_graph: Graph) -> N
     torch.testing.assert_close(model(others).logits, model(inputs).logits[:, order])
 
 
-def test_relabelling_permutes_the_weights_of_statistics_tied_to_nodes(small_graph: Graph) -> None:
+def test_relabelling_permutes_the_weights_of_statistics_tied_to_nodes(small_graph):
     order = np.random.default_rng(4).permutation(18)
     settings = replace(TINY, statistics=(*TINY.statistics, "adjacency"))
     inputs = statistics_of(small_graph, settings)
@@ -538,7 +516,7 @@ def test_relabelling_permutes_the_weights_of_statistics_tied_to_nodes(small_grap
     torch.testing.assert_close(twin(others).logits, expected, rtol=1e-4, atol=1e-5)
 
 
-def test_training_on_relabelled_nodes_permutes_the_predictions(small_graph: Graph) -> None:
+def test_training_on_relabelled_nodes_permutes_the_predictions(small_graph):
     order = np.random.default_rng(4).permutation(18)
     settings = replace(TINY, statistics=("attributes", "class_counts", "class_means"))
     found = []
@@ -548,14 +526,14 @@ def test_training_on_relabelled_nodes_permutes_the_predictions(small_graph: Grap
     torch.testing.assert_close(found[1], found[0][:, order], rtol=1e-3, atol=1e-4)
 
 
-def test_default_settings_make_a_model() -> None:
+def test_default_settings_make_a_model():
     model = HPGMN({"attributes": 3}, 2)
     assert model.head.memory.patterns.shape == (1, 50, 64)
     assert [tuple(layer.weight.shape) for layer in model.head.classify.layers] == [(1, 128, 2)]
     assert model.gate is not None
 
 
-def test_a_sketch_has_weights_for_its_own_columns(small_graph: Graph) -> None:
+def test_a_sketch_has_weights_for_its_own_columns(small_graph):
     settings = replace(TINY, statistics=("diffusion",), neighbors="out", diffusion_dim=16)
     entry = MODELS["hpgmn"]
     wide, _ = entry.floats(small_graph, settings)
@@ -565,7 +543,7 @@ def test_a_sketch_has_weights_for_its_own_columns(small_graph: Graph) -> None:
     assert inputs["diffusion"].width == 16
 
 
-def test_a_sketch_of_class_means_has_weights_for_its_own_columns(small_graph: Graph) -> None:
+def test_a_sketch_of_class_means_has_weights_for_its_own_columns(small_graph):
     settings = replace(TINY, statistics=("class_means",), neighbors="out", class_means_dim=4)
     entry = MODELS["hpgmn"]
     wide, _ = entry.floats(small_graph, settings)
@@ -587,8 +565,8 @@ def test_a_sketch_of_class_means_has_weights_for_its_own_columns(small_graph: Gr
     ids=len,
 )
 def test_the_size_estimate_covers_what_a_pass_stores(
-    small_graph: Graph, kinds: tuple[str, ...], unit_encodings: bool, hidden_dim: int
-) -> None:
+    small_graph, kinds, unit_encodings, hidden_dim
+):
     settings = replace(TINY, statistics=kinds, neighbors="both", hidden_dim=hidden_dim)
     settings = replace(settings, dropout=0.5, unit_encodings=unit_encodings)
     inputs = statistics_of(small_graph, settings)
@@ -601,7 +579,7 @@ def test_the_size_estimate_covers_what_a_pass_stores(
             own.add(whole.matrices.untyped_storage().data_ptr())
     kept: dict[int, Tensor] = {}
 
-    def note(tensor: Tensor) -> Tensor:
+    def note(tensor):
         kept[tensor.untyped_storage().data_ptr()] = tensor
         return tensor
 

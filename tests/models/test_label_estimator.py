@@ -21,24 +21,24 @@ from hpgmn.models.label_estimator import (
     pseudo_labels,
 )
 from hpgmn.models.layers import initialise
-from hpgmn.models.stage import Replica, TrainingTask, make_task
-from hpgmn.training.trainer import TrainState, train
+from hpgmn.models.stage import Replica, make_task
+from hpgmn.training.trainer import train
 
 STAGES = {"estimator": estimator_stage}
 ESTIMATOR = replace(MODELS["hpgmn"], name="estimator", stages=STAGES)
 
 
-def task_of(graph: Graph, splits: tuple[int, ...] = (0,), **values: object) -> TrainingTask:
+def task_of(graph, splits=(0,), **values):
     settings = HPGMNSettings(**{"estimator_hidden": 8, "estimator_epochs": 40, **values})
     masks = [(graph.split(split).train, graph.split(split).val) for split in splits]
     return make_task(graph, [Replica(split, 0, settings) for split in splits], masks, "cpu")
 
 
-def trained(task: TrainingTask) -> TrainState:
+def trained(task):
     return train(task, ESTIMATOR)
 
 
-def test_pseudo_labels_are_true_on_train_nodes_and_predicted_elsewhere(small_graph: Graph) -> None:
+def test_pseudo_labels_are_true_on_train_nodes_and_predicted_elsewhere(small_graph):
     task = task_of(small_graph, (0, 1))
     wrong = (small_graph.y + 1) % 3  # a guess that never is the true label
     logits = torch.eye(3)[torch.from_numpy(wrong)].expand(2, -1, -1)
@@ -50,13 +50,13 @@ def test_pseudo_labels_are_true_on_train_nodes_and_predicted_elsewhere(small_gra
         assert (row[split.test] != small_graph.y[split.test]).all()
 
 
-def test_pseudo_labels_leave_the_train_labels_as_they_were() -> None:
+def test_pseudo_labels_leave_the_train_labels_as_they_were():
     train_labels = np.array([[-1, 1, -1]])
     pseudo_labels(torch.eye(3)[None], train_labels)
     assert train_labels.tolist() == [[-1, 1, -1]]
 
 
-def test_a_prediction_below_the_confidence_is_unknown_and_a_train_label_never() -> None:
+def test_a_prediction_below_the_confidence_is_unknown_and_a_train_label_never():
     logits = torch.tensor([[2.0, 0.0, 0.0], [0.1, 0.0, 0.0], [0.0, 5.0, 0.0]]).expand(4, 3, 3)
     train_labels = np.full((4, 3), -1)
     train_labels[:, 0] = 2
@@ -66,14 +66,14 @@ def test_a_prediction_below_the_confidence_is_unknown_and_a_train_label_never() 
     assert with_certainty[0].tolist() == [2, -1, -1]  # not even a guess that rounds to one
 
 
-def test_shares_are_probabilities_and_certain_on_train_nodes() -> None:
+def test_shares_are_probabilities_and_certain_on_train_nodes():
     logits = torch.tensor([[[1.0, 3.0], [0.5, 0.5], [2.0, 0.0]]])
     shares = class_shares(logits, np.array([[-1, -1, 1]]))
     sure = math.exp(3) / (math.exp(1) + math.exp(3))
     np.testing.assert_allclose(shares, [[[1 - sure, sure], [0.5, 0.5], [0, 1]]], rtol=1e-6)
 
 
-def test_the_shares_of_an_uncertain_node_are_zero_and_of_a_train_node_never() -> None:
+def test_the_shares_of_an_uncertain_node_are_zero_and_of_a_train_node_never():
     logits = torch.tensor([[2.0, 0.0, 0.0], [0.1, 0.0, 0.0], [0.0, 5.0, 0.0]]).expand(4, 3, 3)
     train_labels = np.full((4, 3), -1)
     train_labels[:, 0] = 2
@@ -88,7 +88,7 @@ def test_the_shares_of_an_uncertain_node_are_zero_and_of_a_train_node_never() ->
             np.testing.assert_array_equal(found[r, node], wanted)
 
 
-def test_the_estimator_learns_a_separable_problem(small_graph: Graph) -> None:
+def test_the_estimator_learns_a_separable_problem(small_graph):
     task = task_of(small_graph, (0, 1), estimator_lr=0.05)
     parameters = trained(task).done["estimator"]
     guesses = estimator_logits(task, parameters).argmax(dim=-1).numpy()
@@ -96,7 +96,7 @@ def test_the_estimator_learns_a_separable_problem(small_graph: Graph) -> None:
     assert np.array_equal(estimated_labels(task, parameters), guesses)
 
 
-def test_estimated_labels_do_not_depend_on_test_labels(small_graph: Graph) -> None:
+def test_estimated_labels_do_not_depend_on_test_labels(small_graph):
     test = small_graph.split(0).test
     y = np.where(test, (small_graph.y + 1) % 3, small_graph.y)
     other = Graph(small_graph.x, small_graph.edge_index, y).with_splits(small_graph.splits)
@@ -109,7 +109,7 @@ def test_estimated_labels_do_not_depend_on_test_labels(small_graph: Graph) -> No
 
 
 @pytest.mark.parametrize("layers", [1, 2, 3])
-def test_logits_are_those_of_a_plain_mlp_without_dropout(small_graph: Graph, layers: int) -> None:
+def test_logits_are_those_of_a_plain_mlp_without_dropout(small_graph, layers):
     task = task_of(small_graph, (0, 1), estimator_layers=layers, estimator_dropout=0.5)
     model = estimator_stage(task, {}).model
     initialise(model, task.keys("estimator"))
@@ -126,9 +126,7 @@ def test_logits_are_those_of_a_plain_mlp_without_dropout(small_graph: Graph, lay
 
 @pytest.mark.parametrize("make", [np.asarray, sp.csr_array])
 @pytest.mark.parametrize("scaling", ["raw", "fraction", "unit"])
-def test_the_estimator_reads_the_attributes_as_scaled(
-    small_graph: Graph, scaling: str, make: type
-) -> None:
+def test_the_estimator_reads_the_attributes_as_scaled(small_graph, scaling, make):
     graph = Graph(make(small_graph.x), small_graph.edge_index, small_graph.y)
     task = task_of(graph.with_splits(small_graph.splits), attributes_scaling=scaling)
     x = small_graph.x
@@ -141,7 +139,7 @@ def test_the_estimator_reads_the_attributes_as_scaled(
     torch.testing.assert_close(rows, torch.from_numpy(x / divisor).float())
 
 
-def test_the_stage_has_the_estimators_own_settings(small_graph: Graph) -> None:
+def test_the_stage_has_the_estimators_own_settings(small_graph):
     stage = estimator_stage(
         task_of(
             small_graph,
@@ -159,7 +157,7 @@ def test_the_stage_has_the_estimators_own_settings(small_graph: Graph) -> None:
     assert not stage.needs_all_nodes
 
 
-def test_estimator_dropout_changes_training_but_not_evaluation(small_graph: Graph) -> None:
+def test_estimator_dropout_changes_training_but_not_evaluation(small_graph):
     states = [trained(task_of(small_graph, estimator_dropout=rate)) for rate in (0.0, 0.5)]
     losses = [state.history["estimator"]["loss"] for state in states]
     assert (losses[0] != losses[1]).all()
@@ -169,9 +167,7 @@ def test_estimator_dropout_changes_training_but_not_evaluation(small_graph: Grap
 
 
 @pytest.mark.parametrize("missing", [0, 2])
-def test_a_class_without_train_nodes_is_never_a_true_label(
-    small_graph: Graph, missing: int
-) -> None:
+def test_a_class_without_train_nodes_is_never_a_true_label(small_graph, missing):
     split = small_graph.split(0)
     train_mask = split.train & (small_graph.y != missing)
     settings = HPGMNSettings(estimator_hidden=8, estimator_epochs=5)

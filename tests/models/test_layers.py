@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.nn import functional
 
 from hpgmn.base.randomness import DropRate, Noise, stable_key
@@ -23,21 +23,21 @@ from hpgmn.models.layers import (
     draw_glorot,
     initialise,
 )
-from hpgmn.statistics.operators import DenseRows, ReplicaRows, SparseRows, Statistic
+from hpgmn.statistics.operators import DenseRows, ReplicaRows, SparseRows
 
 REPLICAS, NODES = 3, 7
 NO_DROPOUT = DropRate([0.0] * REPLICAS)
 
 
-def keys(*numbers: int) -> Tensor:
+def keys(*numbers):
     return torch.tensor([stable_key("test", number) for number in numbers])
 
 
-def normal(*shape: int, seed: int = 0) -> Tensor:
+def normal(*shape, seed=0):
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
 
 
-def randomised(module: nn.Module) -> nn.Module:
+def randomised(module):
     """Every parameter drawn anew, biases included, so that none can be forgotten unseen."""
     with torch.no_grad():
         for seed, parameter in enumerate(module.parameters()):
@@ -45,19 +45,19 @@ def randomised(module: nn.Module) -> nn.Module:
     return module
 
 
-def affine(layer: Linear, x: Tensor, replica: int) -> Tensor:
+def affine(layer, x, replica):
     """torch's own linear layer with the weights of one replica."""
     return functional.linear(x, layer.weight[replica].T, layer.bias[replica, 0])
 
 
-def test_linear_is_one_affine_map_per_replica() -> None:
+def test_linear_is_one_affine_map_per_replica():
     layer = randomised(Linear(REPLICAS, 4, 5))
     x = normal(REPLICAS, NODES, 4, seed=9)
     expected = torch.stack([affine(layer, x[r], r) for r in range(REPLICAS)])
     torch.testing.assert_close(layer(x), expected)
 
 
-def test_batch_norm_is_that_of_torch_in_training_and_its_gradient() -> None:
+def test_batch_norm_is_that_of_torch_in_training_and_its_gradient():
     layer = randomised(BatchNorm(REPLICAS, 4))
     x = (normal(REPLICAS, NODES, 4, seed=9) * 3 + 2).requires_grad_()
     other = x.detach().clone().requires_grad_()
@@ -77,13 +77,13 @@ def test_batch_norm_is_that_of_torch_in_training_and_its_gradient() -> None:
     torch.testing.assert_close(own, layer.scale.grad, rtol=1e-4, atol=1e-5)
 
 
-def test_batch_norm_makes_zeros_of_what_does_not_vary() -> None:
+def test_batch_norm_makes_zeros_of_what_does_not_vary():
     layer = randomised(BatchNorm(REPLICAS, 4))
     assert torch.equal(layer(normal(REPLICAS, 1, 4)), torch.zeros(REPLICAS, 1, 4))
     assert torch.equal(layer(torch.full((REPLICAS, 8, 4), 3.0)), torch.zeros(REPLICAS, 8, 4))
 
 
-def test_batch_norm_starts_with_scales_of_one_and_computes_in_single_precision() -> None:
+def test_batch_norm_starts_with_scales_of_one_and_computes_in_single_precision():
     layer = randomised(BatchNorm(REPLICAS, 4))
     initialise(layer, keys(1, 2, 3))
     assert torch.equal(layer.scale, torch.ones(REPLICAS, 1, 4))
@@ -94,7 +94,7 @@ def test_batch_norm_starts_with_scales_of_one_and_computes_in_single_precision()
 
 
 @pytest.mark.parametrize("hidden", [[], [6], [6, 5], [6, 5, 4]])
-def test_mlp_has_relu_between_its_layers_and_none_at_the_end(hidden: list[int]) -> None:
+def test_mlp_has_relu_between_its_layers_and_none_at_the_end(hidden):
     network = randomised(MLP(REPLICAS, [4, *hidden, 3]))
     x = normal(REPLICAS, NODES, 4, seed=9)
     expected = []
@@ -107,7 +107,7 @@ def test_mlp_has_relu_between_its_layers_and_none_at_the_end(hidden: list[int]) 
     torch.testing.assert_close(network(x, NO_DROPOUT, None, "here"), torch.stack(expected))
 
 
-def test_mlp_drops_hidden_entries_and_makes_up_for_them() -> None:
+def test_mlp_drops_hidden_entries_and_makes_up_for_them():
     network = randomised(MLP(REPLICAS, [4, 6, 3]))
     x = normal(REPLICAS, NODES, 4, seed=9)
     rate, noise = DropRate([0.0, 0.25, 0.75]), Noise(keys(1, 2, 3), 5)
@@ -121,7 +121,7 @@ def test_mlp_drops_hidden_entries_and_makes_up_for_them() -> None:
     torch.testing.assert_close(network(x, rate, noise, "here"), torch.stack(expected))
 
 
-def statistic_forms() -> dict[str, tuple[Statistic, Tensor]]:
+def statistic_forms():
     """Each form of a statistic beside its dense rows, (R, N, 4)."""
     shared = normal(NODES, 4, seed=20) * (normal(NODES, 4, seed=21) > 0)
     own = normal(REPLICAS, NODES, 4, seed=22)
@@ -140,7 +140,7 @@ FORMS = statistic_forms()
 
 @pytest.mark.parametrize("widths", [[4, 3], [4, 6, 3], [4, 6, 5, 3]])
 @pytest.mark.parametrize("form", FORMS)
-def test_statistic_mlp_equals_an_mlp_on_the_dense_rows(form: str, widths: list[int]) -> None:
+def test_statistic_mlp_equals_an_mlp_on_the_dense_rows(form, widths):
     statistic, rows = FORMS[form]
     network = randomised(StatisticMLP(REPLICAS, widths))
     layers = [network.first, *network.rest.layers]
@@ -155,7 +155,7 @@ def test_statistic_mlp_equals_an_mlp_on_the_dense_rows(form: str, widths: list[i
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_statistic_mlp_reads_the_nodes_each_replica_asks_for(form: str) -> None:
+def test_statistic_mlp_reads_the_nodes_each_replica_asks_for(form):
     statistic, _ = FORMS[form]
     network = randomised(StatisticMLP(REPLICAS, [4, 6, 3]))
     nodes = torch.tensor([[0, 3], [6, 6], [5, 1]])
@@ -166,7 +166,7 @@ def test_statistic_mlp_reads_the_nodes_each_replica_asks_for(form: str) -> None:
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_input_dropout_drops_whole_columns(form: str) -> None:
+def test_input_dropout_drops_whole_columns(form):
     statistic, rows = FORMS[form]
     network = randomised(StatisticMLP(REPLICAS, [4, 6]))
     rate, noise = DropRate([0.0, 0.5, 0.5]), Noise(keys(1, 2, 3), 4)
@@ -180,11 +180,11 @@ def test_input_dropout_drops_whole_columns(form: str) -> None:
     torch.testing.assert_close(found, torch.stack(expected))
 
 
-def small_network(replicas: int) -> nn.Module:
+def small_network(replicas):
     return nn.ModuleDict({"a": MLP(replicas, [4, 6, 3]), "b": MLP(replicas, [4, 6, 3])})
 
 
-def test_the_same_key_gives_the_same_first_values_whatever_the_number_of_replicas() -> None:
+def test_the_same_key_gives_the_same_first_values_whatever_the_number_of_replicas():
     many, one = small_network(5), small_network(1)
     initialise(many, keys(1, 2, 3, 4, 5))
     initialise(one, keys(4))
@@ -192,7 +192,7 @@ def test_the_same_key_gives_the_same_first_values_whatever_the_number_of_replica
         assert torch.equal(parameter[0], dict(many.named_parameters())[name][3])
 
 
-def test_first_values_differ_between_keys_and_between_places() -> None:
+def test_first_values_differ_between_keys_and_between_places():
     network = small_network(2)
     initialise(network, keys(1, 2))
     weights = {name: p for name, p in network.named_parameters() if name.endswith("weight")}
@@ -201,7 +201,7 @@ def test_first_values_differ_between_keys_and_between_places() -> None:
     assert (weights["a.layers.0.weight"] != weights["b.layers.0.weight"]).all()
 
 
-def test_initialising_again_forgets_what_was_there() -> None:
+def test_initialising_again_forgets_what_was_there():
     fresh, used = small_network(2), randomised(small_network(2))
     initialise(fresh, keys(1, 2))
     initialise(used, keys(1, 2))
@@ -209,14 +209,14 @@ def test_initialising_again_forgets_what_was_there() -> None:
         assert torch.equal(parameter, dict(used.named_parameters())[name])
 
 
-def test_biases_start_at_zero() -> None:
+def test_biases_start_at_zero():
     layer = randomised(Linear(2, 4, 5))
     initialise(layer, keys(1, 2))
     assert torch.equal(layer.bias, torch.zeros(2, 1, 5))
 
 
 @pytest.mark.parametrize(("inputs", "outputs"), [(30, 70), (70, 30), (1, 500)])
-def test_glorot_values_fill_their_bounds_evenly(inputs: int, outputs: int) -> None:
+def test_glorot_values_fill_their_bounds_evenly(inputs, outputs):
     parameter = torch.empty(4, inputs, outputs)
     draw_glorot(parameter, Noise(keys(1, 2, 3, 4)), "here")
     bound = math.sqrt(6 / (inputs + outputs))
@@ -227,7 +227,7 @@ def test_glorot_values_fill_their_bounds_evenly(inputs: int, outputs: int) -> No
     assert np.abs(values - even).max() < 4 / math.sqrt(values.size)  # Kolmogorov's distance
 
 
-def test_a_module_must_say_how_it_starts() -> None:
+def test_a_module_must_say_how_it_starts():
     class Forgetful(Initialised):
         pass
 
@@ -235,7 +235,7 @@ def test_a_module_must_say_how_it_starts() -> None:
         Forgetful()
 
 
-def test_an_output_has_its_own_empty_penalties_and_details() -> None:
+def test_an_output_has_its_own_empty_penalties_and_details():
     one, other = Output(torch.zeros(1, 2, 3)), Output(torch.ones(1, 2, 3))
     one.penalties["entropy"] = torch.ones(1)
     one.details["gate"] = torch.ones(1, 2)

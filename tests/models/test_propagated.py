@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -14,7 +13,6 @@ from torch import Tensor
 from hpgmn.base.errors import SettingError
 from hpgmn.base.randomness import DropRate, Noise, stable_key
 from hpgmn.base.settings import make_settings
-from hpgmn.base.sparse import SparseMatrix
 from hpgmn.graph import Graph
 from hpgmn.models import MODELS
 from hpgmn.models.layers import initialise
@@ -25,8 +23,8 @@ from hpgmn.models.propagated import (
     mixing_weights,
     stages,
 )
-from hpgmn.models.stage import Replica, TrainingTask, make_task
-from hpgmn.training.trainer import StageState, TrainState, logits, train
+from hpgmn.models.stage import Replica, make_task
+from hpgmn.training.trainer import StageState, logits, train
 
 TINY = PropagatedSettings(
     hidden_dim=6,
@@ -44,11 +42,11 @@ KINDS = ("gcn", "appnp")
 FREEDOMS = ("pretrained", "finetuned", "joint")
 
 
-def normal(*shape: int, seed: int = 0) -> Tensor:
+def normal(*shape, seed=0):
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
 
 
-def geometric_layers() -> Any:
+def geometric_layers():
     """torch_geometric.nn, whose import warns of what others deprecate."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
@@ -57,12 +55,12 @@ def geometric_layers() -> Any:
         return torch_geometric.nn
 
 
-def task_of(graph: Graph, settings: PropagatedSettings) -> TrainingTask:
+def task_of(graph, settings):
     masks = [(graph.split(split).train, graph.split(split).val) for split in (0, 1)]
     return make_task(graph, [Replica(split, 7, settings) for split in (0, 1)], masks, "cpu")
 
 
-def encoder_of(kind: str, graph: Graph, settings: PropagatedSettings = TINY) -> Encoder:
+def encoder_of(kind, graph, settings=TINY):
     encoder = Encoder(kind, graph.num_features, [settings] * 2)
     with torch.no_grad():
         for seed, parameter in enumerate(encoder.parameters()):
@@ -70,21 +68,21 @@ def encoder_of(kind: str, graph: Graph, settings: PropagatedSettings = TINY) -> 
     return encoder
 
 
-def edges_both_ways(graph: Graph) -> Tensor:
+def edges_both_ways(graph):
     """Every edge in both directions once, without self-loops, as PyG wants it."""
     ends = {(int(a), int(b)) for a, b in graph.edge_index.T if a != b}
     return torch.tensor(sorted(ends | {(b, a) for a, b in ends})).T
 
 
-def propagation_of(task: TrainingTask) -> SparseMatrix:
+def propagation_of(task):
     return task.statistics.propagation("undirected", "symmetric", 1.0)
 
 
-def encoded(encoder: Encoder, task: TrainingTask, noise: Noise | None = None) -> Tensor:
+def encoded(encoder, task, noise=None):
     return encoder(task.statistics.attributes("raw"), propagation_of(task), noise)
 
 
-def dense_propagation(graph: Graph) -> np.ndarray:
+def dense_propagation(graph):
     adjacency = np.eye(graph.num_nodes)
     for a, b in graph.edge_index.T:
         adjacency[a, b] = adjacency[b, a] = 1
@@ -92,12 +90,12 @@ def dense_propagation(graph: Graph) -> np.ndarray:
     return root[:, None] * adjacency * root
 
 
-def test_propagation_is_the_symmetric_normalisation_with_self_loops(small_graph: Graph) -> None:
+def test_propagation_is_the_symmetric_normalisation_with_self_loops(small_graph):
     found = propagation_of(task_of(small_graph, TINY)).host.toarray()
     np.testing.assert_allclose(found, dense_propagation(small_graph), rtol=1e-6)
 
 
-def test_gcn_matches_pytorch_geometric(small_graph: Graph) -> None:
+def test_gcn_matches_pytorch_geometric(small_graph):
     encoder = encoder_of("gcn", small_graph)
     with torch.no_grad():  # PyG adds its bias after the propagation, we before: compare without
         encoder.first.bias.zero_()
@@ -116,7 +114,7 @@ def test_gcn_matches_pytorch_geometric(small_graph: Graph) -> None:
         torch.testing.assert_close(found[r], hidden, rtol=1e-4, atol=1e-5)
 
 
-def test_gcn_with_biases_matches_the_dense_computation(small_graph: Graph) -> None:
+def test_gcn_with_biases_matches_the_dense_computation(small_graph):
     encoder = encoder_of("gcn", small_graph)
     found = encoded(encoder, task_of(small_graph, TINY))
     propagation = torch.from_numpy(dense_propagation(small_graph)).float()
@@ -128,7 +126,7 @@ def test_gcn_with_biases_matches_the_dense_computation(small_graph: Graph) -> No
 
 
 @pytest.mark.parametrize(("rounds", "teleport"), [(1, 0.5), (10, 0.1), (30, 0.0)])
-def test_appnp_matches_pytorch_geometric(small_graph: Graph, rounds: int, teleport: float) -> None:
+def test_appnp_matches_pytorch_geometric(small_graph, rounds, teleport):
     settings = replace(TINY, rounds=rounds, teleport=teleport)
     encoder = encoder_of("appnp", small_graph, settings)
     found = encoded(encoder, task_of(small_graph, settings))
@@ -141,7 +139,7 @@ def test_appnp_matches_pytorch_geometric(small_graph: Graph, rounds: int, telepo
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_node_dropout_drops_whole_nodes_before_propagation(small_graph: Graph, kind: str) -> None:
+def test_node_dropout_drops_whole_nodes_before_propagation(small_graph, kind):
     settings = replace(TINY, node_dropout=0.5)
     encoder = encoder_of(kind, small_graph, settings)
     task = task_of(small_graph, settings)
@@ -178,12 +176,12 @@ OPTIONS = [
 ]
 
 
-def normalised(values: Tensor, scale: Tensor) -> Tensor:
+def normalised(values, scale):
     deviation = (values.var(dim=0, unbiased=False) + 1e-5).sqrt()
     return (values - values.mean(dim=0)) / deviation * scale
 
 
-def mixed_powers(graph: Graph, settings: PropagatedSettings) -> Tensor:
+def mixed_powers(graph, settings):
     """P as a dense matrix, from powers of Â one by one."""
     adjacency = dense_propagation(graph)
     powers = [np.linalg.matrix_power(adjacency, k) for k in range(settings.rounds + 1)]
@@ -196,7 +194,7 @@ def mixed_powers(graph: Graph, settings: PropagatedSettings) -> Tensor:
     return torch.from_numpy(result)
 
 
-def factors(noise: Noise | None, place: str, shape: tuple[int, ...], rates: Any, r: int) -> Tensor:
+def factors(noise, place, shape, rates, r):
     """What dropout multiplies by in replica r."""
     if noise is None:
         return torch.ones(shape, dtype=torch.float64)
@@ -204,9 +202,7 @@ def factors(noise: Noise | None, place: str, shape: tuple[int, ...], rates: Any,
     return noise.keep(place, shape, rate)[r].double() * rate.scale[r].double()
 
 
-def slow_encoder(
-    encoder: Encoder, graph: Graph, settings: PropagatedSettings, noise: Noise | None, r: int
-) -> Tensor:
+def slow_encoder(encoder, graph, settings, noise, r):
     """Replica r in dense matrices: every dropout is applied where the paper applies it."""
     weight, bias, second, last = (
         value[r].double()
@@ -239,8 +235,8 @@ def slow_encoder(
 @pytest.mark.parametrize("in_training", [True, False])
 @pytest.mark.parametrize(("kind", "place", "mixing", "batch_norm"), OPTIONS)
 def test_every_option_matches_dense_matrices_and_so_do_its_gradients(
-    small_graph: Graph, kind: str, place: str, mixing: str, batch_norm: bool, in_training: bool
-) -> None:
+    small_graph, kind, place, mixing, batch_norm, in_training
+):
     base = replace(TINY, propagation=place, mixing=mixing, batch_norm=batch_norm, rounds=3)
     both = [replace(base, **{name: rates[r] for name, rates in VARIED.items()}) for r in range(2)]
     encoder = Encoder(kind, small_graph.num_features, both)
@@ -258,21 +254,19 @@ def test_every_option_matches_dense_matrices_and_so_do_its_gradients(
         torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-3)
 
 
-def test_mixing_weights_are_equal_or_those_of_pagerank() -> None:
+def test_mixing_weights_are_equal_or_those_of_pagerank():
     np.testing.assert_allclose(mixing_weights("mean", 4, 0.3), [0.2] * 5)
     np.testing.assert_allclose(mixing_weights("ppr", 2, 0.3), [0.3, 0.21, 0.49])
 
 
-def test_dropping_nodes_of_the_attributes_is_dropping_them_from_their_product(
-    small_graph: Graph,
-) -> None:
+def test_dropping_nodes_of_the_attributes_is_dropping_them_from_their_product(small_graph):
     powers = mixed_powers(small_graph, BEFORE)
     x, kept = torch.from_numpy(small_graph.x).double(), (torch.arange(18) % 3 > 0).unsqueeze(1)
     weight = normal(5, 6).double()
     torch.testing.assert_close(powers @ (x * kept) @ weight, powers @ (x @ weight * kept))
 
 
-def test_a_gcn_does_not_propagate_before_the_network(small_graph: Graph) -> None:
+def test_a_gcn_does_not_propagate_before_the_network(small_graph):
     with pytest.raises(SettingError, match="hpgmn-appnp"):
         make_settings(MODELS["hpgmn-gcn"].settings, {"propagation": "before"})
     with pytest.raises(SettingError, match="hpgmn-appnp"):
@@ -280,7 +274,7 @@ def test_a_gcn_does_not_propagate_before_the_network(small_graph: Graph) -> None
     assert make_settings(MODELS["hpgmn-gcn"].settings, {"batch_norm": "yes"}).batch_norm
 
 
-def test_a_gcn_mixes_no_rounds(small_graph: Graph) -> None:
+def test_a_gcn_mixes_no_rounds(small_graph):
     with pytest.raises(SettingError, match="mixing=mean needs an APPNP"):
         make_settings(MODELS["hpgmn-gcn"].settings, {"mixing": "mean"})
     with pytest.raises(SettingError, match="mixing=mean needs an APPNP"):
@@ -290,9 +284,7 @@ def test_a_gcn_mixes_no_rounds(small_graph: Graph) -> None:
 
 @pytest.mark.parametrize("settings", [BEFORE, NORMED, replace(TINY, batch_norm=True)])
 @pytest.mark.parametrize("freedom", FREEDOMS)
-def test_every_parameter_learns_with_the_options(
-    small_graph: Graph, freedom: str, settings: PropagatedSettings
-) -> None:
+def test_every_parameter_learns_with_the_options(small_graph, freedom, settings):
     settings = replace(
         settings, encoder=freedom, consistency_passes=3, node_dropout=0.5, dropout=0.2, lr=0.05
     )
@@ -310,9 +302,7 @@ def test_every_parameter_learns_with_the_options(
 
 
 @pytest.mark.parametrize("settings", [BEFORE, NORMED])
-def test_another_graph_is_predicted_by_its_own_edges_and_nodes(
-    small_graph: Graph, settings: PropagatedSettings
-) -> None:
+def test_another_graph_is_predicted_by_its_own_edges_and_nodes(small_graph, settings):
     entry = MODELS["hpgmn-appnp"]
     task = task_of(small_graph, settings)
     done = train(task, entry).done
@@ -330,9 +320,7 @@ def test_another_graph_is_predicted_by_its_own_edges_and_nodes(
 
 @pytest.mark.parametrize("widths", [(32, 4), (4, 32)])
 @pytest.mark.parametrize("settings", [TINY, BEFORE, NORMED, replace(TINY, batch_norm=True)])
-def test_the_size_estimate_covers_what_a_pass_stores(
-    small_graph: Graph, settings: PropagatedSettings, widths: tuple[int, int]
-) -> None:
+def test_the_size_estimate_covers_what_a_pass_stores(small_graph, settings, widths):
     hidden, query = widths
     settings = replace(settings, hidden_dim=hidden, query_dim=query)
     settings = replace(settings, dropout=0.5, node_dropout=0.5)
@@ -340,7 +328,7 @@ def test_the_size_estimate_covers_what_a_pass_stores(
     stage = stages("appnp")["main"](task, {"pretraining": {}})
     kept: dict[int, Tensor] = {}
 
-    def note(tensor: Tensor) -> Tensor:
+    def note(tensor):
         kept[tensor.untyped_storage().data_ptr()] = tensor
         return tensor
 
@@ -355,9 +343,7 @@ def test_the_size_estimate_covers_what_a_pass_stores(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_query_of_the_memory_is_the_encoders_representation(
-    small_graph: Graph, kind: str
-) -> None:
+def test_the_query_of_the_memory_is_the_encoders_representation(small_graph, kind):
     task = task_of(small_graph, TINY)
     model = PropagatedHPGMN(kind, 5, 3, [TINY] * 2)
     initialise(model, task.keys("main"))
@@ -375,16 +361,11 @@ def test_the_query_of_the_memory_is_the_encoders_representation(
 
 @pytest.mark.parametrize("with_memory", [True, False])
 @pytest.mark.parametrize("kind", KINDS)
-def test_evaluating_some_nodes_gives_those_rows_of_all(
-    small_graph: Graph, kind: str, with_memory: bool
-) -> None:
+def test_evaluating_some_nodes_gives_those_rows_of_all(small_graph, kind, with_memory):
     task = task_of(small_graph, TINY)
     model = PropagatedHPGMN(kind, 5, 3, [TINY] * 2, with_memory=with_memory)
     initialise(model, task.keys("main"))
-    inputs = {
-        "attributes": task.statistics.attributes("raw"),
-        "propagation": propagation_of(task),
-    }
+    inputs = {"attributes": task.statistics.attributes("raw"), "propagation": propagation_of(task)}
     nodes, within = torch.tensor([[17, 2, 2], [0, 1, 5]]), torch.tensor([[2, 0], [1, 1]])
     everything = model(inputs).logits
     some, fewer = model(inputs, nodes=nodes).logits, model(inputs, None, nodes, within).logits
@@ -396,13 +377,11 @@ def test_evaluating_some_nodes_gives_those_rows_of_all(
 # How the encoder is trained.
 
 
-def trained(
-    graph: Graph, kind: str, settings: PropagatedSettings
-) -> tuple[TrainState, dict[str, Tensor]]:
+def trained(graph, kind, settings):
     """The final state, and the parameters after the first epoch of the main stage."""
     first: dict[str, Tensor] = {}
 
-    def watch(state: TrainState, stage: Any) -> None:
+    def watch(state, stage):
         current = state.current
         assert isinstance(current, StageState)
         if stage.name == "main" and current.epoch == 1:
@@ -412,12 +391,12 @@ def trained(
     return train(task, MODELS[f"hpgmn-{kind}"], watch=watch), first
 
 
-def encoder_values(parameters: dict[str, Tensor]) -> dict[str, Tensor]:
+def encoder_values(parameters):
     return {name: value for name, value in parameters.items() if name.startswith("encoder.")}
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_pretrained_encoder_stays_frozen(small_graph: Graph, kind: str) -> None:
+def test_a_pretrained_encoder_stays_frozen(small_graph, kind):
     state, first = trained(small_graph, kind, replace(TINY, encoder="pretrained"))
     learned = encoder_values(state.done["pretraining"])
     assert len(learned) == 4
@@ -427,9 +406,7 @@ def test_a_pretrained_encoder_stays_frozen(small_graph: Graph, kind: str) -> Non
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_pretrained_encoder_has_learned_and_the_memory_learns_on_top(
-    small_graph: Graph, kind: str
-) -> None:
+def test_a_pretrained_encoder_has_learned_and_the_memory_learns_on_top(small_graph, kind):
     settings = replace(TINY, encoder="pretrained", lr=0.05)
     state, _ = trained(small_graph, kind, settings)
     task = task_of(small_graph, settings)
@@ -443,7 +420,7 @@ def test_a_pretrained_encoder_has_learned_and_the_memory_learns_on_top(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_finetuned_encoder_starts_from_what_was_learned(small_graph: Graph, kind: str) -> None:
+def test_a_finetuned_encoder_starts_from_what_was_learned(small_graph, kind):
     settings = replace(TINY, encoder="finetuned", lr=1e-3, weight_decay=0.0)
     state, first = trained(small_graph, kind, settings)
     for name, value in encoder_values(state.done["pretraining"]).items():
@@ -453,7 +430,7 @@ def test_a_finetuned_encoder_starts_from_what_was_learned(small_graph: Graph, ki
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_joint_encoder_starts_from_its_initial_values(small_graph: Graph, kind: str) -> None:
+def test_a_joint_encoder_starts_from_its_initial_values(small_graph, kind):
     settings = replace(TINY, encoder="joint", lr=1e-3, weight_decay=0.0)
     state, first = trained(small_graph, kind, settings)
     task = task_of(small_graph, settings)
@@ -466,7 +443,7 @@ def test_a_joint_encoder_starts_from_its_initial_values(small_graph: Graph, kind
     assert state.history["pretraining"]["loss"].shape == (0, 2)
 
 
-def test_joint_training_ignores_the_settings_of_pretraining(small_graph: Graph) -> None:
+def test_joint_training_ignores_the_settings_of_pretraining(small_graph):
     settings = replace(TINY, encoder="joint")
     one, _ = trained(small_graph, "gcn", settings)
     other, _ = trained(small_graph, "gcn", replace(settings, pretraining_epochs=1))
@@ -476,9 +453,7 @@ def test_joint_training_ignores_the_settings_of_pretraining(small_graph: Graph) 
 
 @pytest.mark.parametrize("freedom", FREEDOMS)
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_main_stage_takes_over_only_the_encoder(
-    small_graph: Graph, kind: str, freedom: str
-) -> None:
+def test_the_main_stage_takes_over_only_the_encoder(small_graph, kind, freedom):
     settings = replace(TINY, encoder=freedom)
     state, _ = trained(small_graph, kind, settings)
     stage = stages(kind)["main"](task_of(small_graph, settings), state.done)
@@ -487,7 +462,7 @@ def test_the_main_stage_takes_over_only_the_encoder(
     assert stage.frozen == (("encoder.",) if freedom == "pretrained" else ())
 
 
-def test_pretraining_has_a_linear_classifier(small_graph: Graph) -> None:
+def test_pretraining_has_a_linear_classifier(small_graph):
     state, _ = trained(small_graph, "gcn", TINY)
     task = task_of(small_graph, TINY)
     stage = stages("gcn")["pretraining"](task, {})

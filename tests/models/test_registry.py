@@ -5,24 +5,22 @@ from __future__ import annotations
 import subprocess
 import sys
 from dataclasses import fields
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import scipy.sparse as sp
 import torch
-from torch import Tensor
 
 from hpgmn.base.errors import HPGMNError
-from hpgmn.base.settings import TrainSettings, make_settings
+from hpgmn.base.settings import make_settings
 from hpgmn.graph import Graph
 from hpgmn.models import MODELS, find_model
-from hpgmn.models.stage import Replica, TrainingStage, TrainingTask, make_task
+from hpgmn.models.stage import Replica, make_task
 from hpgmn.training.checkpoint import read_state, write_state
 from hpgmn.training.replicas import fit_replicas
 from hpgmn.training.saved import SavedModel
-from hpgmn.training.trainer import TrainState, logits, train
+from hpgmn.training.trainer import logits, train
 
 REPRESENTATIVES = ("hpgmn", "hpgmn-appnp", "gcn", "bmgcn")  # the fast suite's, of every structure
 every_model = pytest.mark.parametrize("name", list(MODELS))
@@ -37,7 +35,7 @@ READS_EDGES_ALONE = {"dirgcn"}  # as its authors' code: without edges it reads n
 WIDTHS = {"hidden_dim": 8, "query_dim": 8, "estimator_hidden": 8, "num_patterns": 6}
 
 
-def settings_of(name: str, length: int = 6, *, drop: bool = True, **values: Any) -> TrainSettings:
+def settings_of(name, length=6, *, drop=True, **values):
     """Small settings: so many epochs in every stage, no patience, dropouts off where asked."""
     cls = MODELS[name].settings
     chosen: dict[str, Any] = {}
@@ -53,13 +51,13 @@ def settings_of(name: str, length: int = 6, *, drop: bool = True, **values: Any)
     return make_settings(cls, chosen | values)
 
 
-def task_of(graph: Graph, settings: TrainSettings, seeds: tuple[int, ...] = (0,)) -> TrainingTask:
+def task_of(graph, settings, seeds=(0,)):
     split = graph.split(0)
     replicas = [Replica(0, seed, settings) for seed in seeds]
     return make_task(graph, replicas, [(split.train, split.val)] * len(seeds), "cpu")
 
 
-def changed(graph: Graph, **values: Any) -> Graph:
+def changed(graph, **values):
     """The same graph but for some of its arguments."""
     splits = graph.splits
     given = {
@@ -73,12 +71,12 @@ def changed(graph: Graph, **values: Any) -> Graph:
     return Graph(**(given | values))
 
 
-def fit(name: str, task: TrainingTask) -> tuple[TrainState, Tensor]:
+def fit(name, task):
     state = train(task, MODELS[name])
     return state, logits(task, MODELS[name], state.done)
 
 
-def random_graph() -> Graph:
+def random_graph():
     """40 nodes of 4 classes in a random order, 20 of them for training."""
     random = np.random.default_rng(1)
     y = random.permutation(np.arange(40) % 4)
@@ -93,7 +91,7 @@ def random_graph() -> Graph:
     )
 
 
-def assert_same_bits(one: TrainState, other: TrainState) -> None:
+def assert_same_bits(one, other):
     for stage, parameters in one.done.items():
         for name, value in parameters.items():
             assert torch.equal(value, other.done[stage][name]), (stage, name)
@@ -106,7 +104,7 @@ def assert_same_bits(one: TrainState, other: TrainState) -> None:
 
 
 @some_models
-def test_logits_are_finite_and_tell_nodes_apart(name: str, small_graph: Graph) -> None:
+def test_logits_are_finite_and_tell_nodes_apart(name, small_graph):
     _, found = fit(name, task_of(small_graph, settings_of(name)))
     assert found.shape == (1, 18, 3)
     assert found.isfinite().all()
@@ -114,10 +112,10 @@ def test_logits_are_finite_and_tell_nodes_apart(name: str, small_graph: Graph) -
 
 
 @some_models
-def test_a_gradient_reaches_every_trained_parameter(name: str, small_graph: Graph) -> None:
+def test_a_gradient_reaches_every_trained_parameter(name, small_graph):
     seen = set()
 
-    def watch(state: TrainState, stage: TrainingStage) -> None:
+    def watch(state, stage):
         for place, parameter in stage.model.named_parameters():
             if stage.frozen and place.startswith(stage.frozen):
                 assert parameter.grad is None
@@ -136,7 +134,7 @@ def test_a_gradient_reaches_every_trained_parameter(name: str, small_graph: Grap
 
 @pytest.mark.slow
 @some_models
-def test_it_overfits_twenty_nodes(name: str) -> None:
+def test_it_overfits_twenty_nodes(name):
     graph = random_graph()  # labels that neither attributes nor edges explain
     settings = settings_of(name, 150, drop=False, lr=0.03, weight_decay=0.0, hidden_dim=32)
     mask = graph.split(0).train
@@ -146,7 +144,7 @@ def test_it_overfits_twenty_nodes(name: str) -> None:
 
 
 @every_model
-def test_test_labels_change_no_bit(name: str, small_graph: Graph) -> None:
+def test_test_labels_change_no_bit(name, small_graph):
     test = small_graph.split(0).test
     other = changed(small_graph, y=np.where(test, (small_graph.y + 1) % 3, small_graph.y))
     assert not np.array_equal(small_graph.y, other.y)
@@ -157,11 +155,11 @@ def test_test_labels_change_no_bit(name: str, small_graph: Graph) -> None:
     assert_same_bits(one, two)
 
 
-def trajectory(name: str, graph: Graph, settings: TrainSettings) -> list[Any]:
+def trajectory(name, graph, settings):
     """Everything training computes before selection: (stage, epoch, loss, parameters)."""
     seen: list[Any] = []
 
-    def watch(state: TrainState, stage: TrainingStage) -> None:
+    def watch(state, stage):
         current = state.current
         assert current is not None
         parameters = {key: value.clone() for key, value in current.parameters.items()}
@@ -171,7 +169,7 @@ def trajectory(name: str, graph: Graph, settings: TrainSettings) -> list[Any]:
     return seen
 
 
-def assert_same_trajectory(one: list[Any], other: list[Any]) -> None:
+def assert_same_trajectory(one, other):
     assert len(one) == len(other) > 0
     for (stage, epoch, loss, parameters), (stage2, epoch2, loss2, parameters2) in zip(
         one, other, strict=True
@@ -182,7 +180,7 @@ def assert_same_trajectory(one: list[Any], other: list[Any]) -> None:
             assert torch.equal(value, parameters2[key]), (stage, epoch, key)
 
 
-def with_other_validation_labels(graph: Graph) -> Graph:
+def with_other_validation_labels(graph):
     val = graph.split(0).val
     other = changed(graph, y=np.where(val, (graph.y + 1) % 3, graph.y))
     assert not np.array_equal(graph.y, other.y)
@@ -190,7 +188,7 @@ def with_other_validation_labels(graph: Graph) -> Graph:
 
 
 @some_models
-def test_validation_labels_change_nothing_before_selection(name: str, small_graph: Graph) -> None:
+def test_validation_labels_change_nothing_before_selection(name, small_graph):
     other = with_other_validation_labels(small_graph)
     settings = settings_of(name, 6)
     first_stage = next(iter(MODELS[name].stages))
@@ -202,9 +200,7 @@ def test_validation_labels_change_nothing_before_selection(name: str, small_grap
 
 
 @some_models
-def test_validation_labels_change_nothing_where_earlier_stages_leave_no_choice(
-    name: str, small_graph: Graph
-) -> None:
+def test_validation_labels_change_nothing_where_earlier_stages_leave_no_choice(name, small_graph):
     other = with_other_validation_labels(small_graph)
     # One epoch in every stage but the last: the stages before it have nothing to select.
     settings = settings_of(name, 1, epochs=6)
@@ -214,7 +210,7 @@ def test_validation_labels_change_nothing_where_earlier_stages_leave_no_choice(
 
 
 @some_models
-def test_validation_labels_are_what_epochs_are_judged_by(name: str, small_graph: Graph) -> None:
+def test_validation_labels_are_what_epochs_are_judged_by(name, small_graph):
     other = with_other_validation_labels(small_graph)
     settings = settings_of(name, 1, epochs=6)
     one, _ = fit(name, task_of(small_graph, settings))
@@ -223,7 +219,7 @@ def test_validation_labels_are_what_epochs_are_judged_by(name: str, small_graph:
 
 
 @some_models
-def test_one_seed_repeats_and_two_seeds_differ(name: str, small_graph: Graph) -> None:
+def test_one_seed_repeats_and_two_seeds_differ(name, small_graph):
     settings = settings_of(name)
     one, first = fit(name, task_of(small_graph, settings, (3, 4)))
     two, second = fit(name, task_of(small_graph, settings, (3, 4)))
@@ -236,7 +232,7 @@ def test_one_seed_repeats_and_two_seeds_differ(name: str, small_graph: Graph) ->
 
 
 @some_models
-def test_a_saved_model_predicts_the_same(name: str, small_graph: Graph, tmp_path: Path) -> None:
+def test_a_saved_model_predicts_the_same(name, small_graph, tmp_path):
     settings = settings_of(name)
     split = small_graph.split(0)
     replicas = [Replica(0, seed, settings) for seed in (0, 1)]
@@ -251,11 +247,11 @@ def test_a_saved_model_predicts_the_same(name: str, small_graph: Graph, tmp_path
 
 
 @some_models
-def test_a_resumed_training_repeats_the_bits(name: str, small_graph: Graph, tmp_path: Path) -> None:
+def test_a_resumed_training_repeats_the_bits(name, small_graph, tmp_path):
     task = task_of(small_graph, settings_of(name), (0, 1))
     paths = []
 
-    def watch(state: TrainState, stage: TrainingStage) -> None:
+    def watch(state, stage):
         if state.current is not None and state.current.epoch in (1, 4):
             paths.append(tmp_path / f"{stage.name}-{state.current.epoch}")
             write_state(paths[-1], state, name)
@@ -268,14 +264,14 @@ def test_a_resumed_training_repeats_the_bits(name: str, small_graph: Graph, tmp_
 
 
 @every_model
-def test_a_replica_alone_is_the_replica_among_others(name: str, small_graph: Graph) -> None:
+def test_a_replica_alone_is_the_replica_among_others(name, small_graph):
     settings = settings_of(name)
     _, many = fit(name, task_of(small_graph, settings, (0, 1, 2)))
     _, alone = fit(name, task_of(small_graph, settings, (1,)))
     torch.testing.assert_close(many[1], alone[0], rtol=1e-3, atol=1e-4)
 
 
-def settings_of_place(name: str, place: int) -> TrainSettings:
+def settings_of_place(name, place):
     """Small settings in which no number that replicas may differ in is that of another place."""
     values = {}
     for info in fields(MODELS[name].settings):
@@ -287,7 +283,7 @@ def settings_of_place(name: str, place: int) -> TrainSettings:
 
 
 @some_models
-def test_replicas_with_settings_of_their_own_do_not_mix(name: str, small_graph: Graph) -> None:
+def test_replicas_with_settings_of_their_own_do_not_mix(name, small_graph):
     split = small_graph.split(0)
     replicas = [Replica(0, place, settings_of_place(name, place)) for place in range(3)]
     task = make_task(small_graph, replicas, [(split.train, split.val)] * 3, "cpu")
@@ -300,7 +296,7 @@ def test_replicas_with_settings_of_their_own_do_not_mix(name: str, small_graph: 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["dense", "sparse"])
 @some_models
-def test_a_graph_without_edges_works(name: str, small_graph: Graph, kind: str) -> None:
+def test_a_graph_without_edges_works(name, small_graph, kind):
     x = small_graph.x if kind == "dense" else sp.csr_array(small_graph.x)
     graph = changed(small_graph, x=x, edge_index=np.empty((2, 0), np.int64))
     loops = {"self_loop": 1.0} if name in READS_EDGES_ALONE else {}
@@ -311,9 +307,7 @@ def test_a_graph_without_edges_works(name: str, small_graph: Graph, kind: str) -
 
 
 @some_models
-def test_an_undirected_graph_is_the_directed_one_with_every_edge_both_ways(
-    name: str, small_graph: Graph
-) -> None:
+def test_an_undirected_graph_is_the_directed_one_with_every_edge_both_ways(name, small_graph):
     edges = small_graph.edge_index
     listed_twice = changed(small_graph, edge_index=np.concatenate([edges, edges[::-1]], axis=1))
     undirected = changed(small_graph, directed=False)
@@ -325,7 +319,7 @@ def test_an_undirected_graph_is_the_directed_one_with_every_edge_both_ways(
 
 
 @some_models
-def test_sparse_and_dense_attributes_train_equally(name: str, small_graph: Graph) -> None:
+def test_sparse_and_dense_attributes_train_equally(name, small_graph):
     sparse = changed(small_graph, x=sp.csr_array(small_graph.x))
     settings = settings_of(name)
     _, first = fit(name, task_of(small_graph, settings))
@@ -335,7 +329,7 @@ def test_sparse_and_dense_attributes_train_equally(name: str, small_graph: Graph
 
 @pytest.mark.slow
 @some_models
-def test_a_class_without_train_nodes_works(name: str, small_graph: Graph) -> None:
+def test_a_class_without_train_nodes_works(name, small_graph):
     mask = small_graph.split(0).train & (small_graph.y != 2)
     settings = settings_of(name, 60, lr=0.05, drop=False)
     task = make_task(small_graph, [Replica(0, 0, settings)], [(mask, mask)], "cpu")
@@ -346,7 +340,7 @@ def test_a_class_without_train_nodes_works(name: str, small_graph: Graph) -> Non
 
 
 @some_models
-def test_unlabelled_nodes_are_predicted_too(name: str, small_graph: Graph) -> None:
+def test_unlabelled_nodes_are_predicted_too(name, small_graph):
     test = small_graph.split(0).test
     graph = changed(
         small_graph,
@@ -362,7 +356,7 @@ def test_unlabelled_nodes_are_predicted_too(name: str, small_graph: Graph) -> No
 
 
 @every_model
-def test_an_entry_is_called_as_it_calls_itself(name: str) -> None:
+def test_an_entry_is_called_as_it_calls_itself(name):
     assert find_model(name) is MODELS[name]
     assert MODELS[name].name == name
     assert MODELS[name].summary
@@ -370,14 +364,14 @@ def test_an_entry_is_called_as_it_calls_itself(name: str) -> None:
     assert list(MODELS[name].stages)[-1] == "main"
 
 
-def test_an_unknown_model_gets_the_nearest_name() -> None:
+def test_an_unknown_model_gets_the_nearest_name():
     with pytest.raises(HPGMNError, match="Unknown model 'hpgnm'") as caught:
         find_model("hpgnm")
     assert caught.value.remedy is not None
     assert caught.value.remedy.value == "hpgmn"
 
 
-def test_the_registry_imports_a_model_on_use_only() -> None:
+def test_the_registry_imports_a_model_on_use_only():
     code = (
         "import sys; from hpgmn.models import MODELS, listings\n"
         "assert len(listings()) == len(MODELS) and 'gcn' in MODELS and 'gnc' not in MODELS\n"

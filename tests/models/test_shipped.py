@@ -24,12 +24,12 @@ SECTIONS = [
 ]
 
 
-def test_every_file_belongs_to_a_model_or_is_a_config() -> None:
+def test_every_file_belongs_to_a_model_or_is_a_config():
     assert {path.stem for path in FOLDER.glob("*.yaml")} <= {*MODELS, "paper"}
     assert SECTIONS
 
 
-def test_every_section_is_valid_for_its_model() -> None:
+def test_every_section_is_valid_for_its_model():
     for model, section in SECTIONS:
         assert section == "default" or section in DATASETS, (model, section)
         content = yaml.safe_load((FOLDER / f"{model}.yaml").read_text(encoding="utf-8"))[section]
@@ -41,7 +41,7 @@ def test_every_section_is_valid_for_its_model() -> None:
         assert settings_for(None if section == "default" else section, model) == content
 
 
-def test_the_paper_s_heterophilous_graphs_have_settings() -> None:
+def test_the_paper_s_heterophilous_graphs_have_settings():
     for graph in ("texas", "wisconsin", "cornell", "chameleon", "squirrel", "crocodile"):
         assert has_settings_for(graph)
     for graph in ("cora", "citeseer", "pubmed"):
@@ -49,19 +49,19 @@ def test_the_paper_s_heterophilous_graphs_have_settings() -> None:
         assert has_settings_for(graph, "hpgmn-appnp")
 
 
-def test_an_unknown_graph_has_the_default_settings() -> None:
+def test_an_unknown_graph_has_the_default_settings():
     for model in MODELS:
         assert not has_settings_for("mine", model)
         assert settings_for("mine", model) == settings_for(None, model)
         make_settings(MODELS[model].settings, settings_for("mine", model))
 
 
-def test_the_settings_returned_are_a_copy() -> None:
+def test_the_settings_returned_are_a_copy():
     settings_for("texas")["hidden_dim"] = -1
     assert settings_for("texas")["hidden_dim"] > 0
 
 
-def test_the_paper_config_is_the_paper_s_model() -> None:
+def test_the_paper_config_is_the_paper_s_model():
     config = read_config("paper")
     assert config["model"] == "hpgmn"
     settings = make_settings(HPGMNSettings, config["settings"])
@@ -82,7 +82,7 @@ def test_the_paper_config_is_the_paper_s_model() -> None:
         assert getattr(settings, f"{name}_dropout") == 0
 
 
-def test_the_paper_config_leaves_nothing_of_the_model_to_our_defaults() -> None:
+def test_the_paper_config_leaves_nothing_of_the_model_to_our_defaults():
     """A better default of ours must not change the paper's model."""
     given = set(read_config("paper")["settings"])
     decides_the_model = {
@@ -94,13 +94,13 @@ def test_the_paper_config_leaves_nothing_of_the_model_to_our_defaults() -> None:
     assert decides_the_model <= given
 
 
-def test_a_file_of_settings_alone_is_wrapped(tmp_path: Path) -> None:
+def test_a_file_of_settings_alone_is_wrapped(tmp_path):
     path = tmp_path / "mine.yml"
     path.write_text("lr: 0.1\n")
     assert read_config(str(path)) == {"settings": {"lr": 0.1}}
 
 
-def test_a_config_of_a_run_comes_whole(tmp_path: Path) -> None:
+def test_a_config_of_a_run_comes_whole(tmp_path):
     path = tmp_path / "config.yaml"
     content = {"graph": "texas", "model": "hpgmn", "protocol": None, "metric": "accuracy"}
     content |= {"splits": [0, 2], "seeds": 3, "device": "cpu", "settings": {"lr": 0.1}}
@@ -109,7 +109,7 @@ def test_a_config_of_a_run_comes_whole(tmp_path: Path) -> None:
     assert read_config(str(path)) == expected | {"version": "0.1.0"}
 
 
-def test_empty_settings_are_no_settings(tmp_path: Path) -> None:
+def test_empty_settings_are_no_settings(tmp_path):
     path = tmp_path / "mine.yaml"
     path.write_text("model: hpgmn\nsettings:\n")
     assert read_config(str(path)) == {"model": "hpgmn", "settings": {}}
@@ -128,14 +128,14 @@ def test_empty_settings_are_no_settings(tmp_path: Path) -> None:
         ("settings: {}\nseeds: true", "'seeds' must be a whole number"),
     ],
 )
-def test_a_bad_config_says_what_to_write(tmp_path: Path, text: str, message: str) -> None:
+def test_a_bad_config_says_what_to_write(tmp_path, text, message):
     path = tmp_path / "mine.yaml"
     path.write_text(text)
     with pytest.raises(SettingError, match=message):
         read_config(str(path))
 
 
-def test_a_missing_config_is_an_error() -> None:
+def test_a_missing_config_is_an_error():
     with pytest.raises(SettingError, match=r"Did you mean 'paper'\? .* path of a YAML file\."):
         read_config("papr")
     with pytest.raises(SettingError, match="does not exist"):

@@ -13,18 +13,16 @@ import subprocess
 import sys
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
-from types import FrameType
 from typing import Any, NamedTuple
 
 import hypothesis
 import pytest
 from hypothesis import HealthCheck, Phase
-from hypothesis.strategies import SearchStrategy
 
 SERVER = Path(__file__).with_name("server.py")
 ROOT = Path(__file__).parents[2]
@@ -62,13 +60,13 @@ class Moment:
     room: int | None = None
     is_group: bool = False
 
-    def __str__(self) -> str:
+    def __str__(self):
         if self.touch is None:
             return f"after {self.seconds:.3f} s"
         room = "" if self.room is None else f"when a file has {self.room} bytes, "
         return f"{room}at touch {self.touch} of a file ({self.about})"
 
-    def as_job(self) -> dict[str, Any]:
+    def as_job(self):
         return {
             "seconds": self.seconds,
             "touch": 1 << 60 if self.touch is None else self.touch,
@@ -100,10 +98,10 @@ class Answer:
     sizes: dict[int, int] = field(repr=False)
 
     @property
-    def is_killed(self) -> bool:
+    def is_killed(self):
         return self.code in KILLED
 
-    def moments(self, seed: int) -> Iterator[Moment]:
+    def moments(self, seed):
         """Moments out of the whole life of a command that was left alone, without end.
 
         In turn: a write that is cut in its middle, a touch of a file, and a time. Of the former two
@@ -124,7 +122,7 @@ class Answer:
             yield Moment(touch=touch, about=" ".join(self.seen[touch - 1]))
             yield Moment(seconds=draw.uniform(0, self.seconds))
 
-    def writes(self) -> dict[str, list[tuple[int, int]]]:
+    def writes(self):
         """File → for each time that it was written the touch that began it, and its size then."""
         begun: dict[str, int] = {}
         found: dict[str, list[tuple[int, int]]] = {}
@@ -138,7 +136,7 @@ class Answer:
         return found
 
 
-def _file(name: str) -> str:
+def _file(name):
     """The file that is touched, or whose draft is: "a.json" of "/.a.json.0f.unfinished/a.json"."""
     for part in name.split("/"):
         if part.endswith(".unfinished"):
@@ -155,27 +153,14 @@ class Commands:
     count: int = 0
     at = Moment
 
-    def __call__(
-        self,
-        *words: object,
-        folder: Path,
-        moment: Moment | None = None,
-        **options: Any,
-    ) -> Answer:
+    def __call__(self, *words, folder, moment=None, **options):
         """Run one command in a folder, killed at a moment; see :meth:`job`."""
         job = self.job(*words, folder=folder, **options)
         if moment is not None:
             job |= moment.as_job()
         return self.together([job])[0]
 
-    def job(
-        self,
-        *words: object,
-        folder: Path,
-        before: str = BEFORE,
-        environment: Mapping[str, str] | None = None,
-        is_bound: bool = False,
-    ) -> dict[str, Any]:
+    def job(self, *words, folder, before=BEFORE, environment=None, is_bound=False):
         """What the server is asked.
 
         Args:
@@ -196,7 +181,7 @@ class Commands:
             **Moment().as_job(),
         }
 
-    def together(self, jobs: Sequence[dict[str, Any]]) -> list[Answer]:
+    def together(self, jobs):
         """Run several commands at the same time."""
         assert self.process.stdin is not None
         assert self.process.stdout is not None
@@ -207,7 +192,7 @@ class Commands:
             for job, found in zip(jobs, json.loads(self.process.stdout.readline()), strict=True)
         ]
 
-    def _answer(self, job: dict[str, Any], found: dict[str, Any]) -> Answer:
+    def _answer(self, job, found):
         texts = [Path(f"{job['answer']}.{name}") for name in ("out", "err", "seen")]
         out, err, seen = (path.read_text() if path.exists() else "" for path in texts)
         for path in texts:
@@ -219,7 +204,7 @@ class Commands:
 
 
 @pytest.fixture(scope="session")
-def commands(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Commands]:
+def commands(tmp_path_factory):
     """Runs ``hpgmn …`` in processes of their own, without the time that a start takes."""
     program = [sys.executable, str(SERVER)]
     environment = os.environ | {"PYTHONPATH": SOURCES, "OMP_NUM_THREADS": "1"}
@@ -244,22 +229,22 @@ Kept = Mapping[Any, Any]
 
 
 @pytest.fixture
-def survive(commands: Commands) -> Survive:
+def survive(commands):
     """Kills a command again and again, lets it end, and checks what it leaves."""
 
     def killed(
-        count: int,
-        undisturbed: Answer,
-        *words: object,
-        folder: Path,
-        check: Callable[[Answer], object],
-        out: Path,
-        seed: int,
-        done: str = "",
-        kept: Callable[[], Kept] = dict,
-        first: Sequence[Moment] = (),
-        **options: Any,
-    ) -> Survived:
+        count,
+        undisturbed,
+        *words,
+        folder,
+        check,
+        out,
+        seed,
+        done="",
+        kept=dict,
+        first=(),
+        **options,
+    ):
         """Kill a command so many times.
 
         Args:
@@ -308,26 +293,26 @@ def survive(commands: Commands) -> Survive:
     return killed
 
 
-def require_kept(before: Kept, now: Kept, said: Sequence[str]) -> None:
+def require_kept(before, now, said):
     """Fail where finished work is gone or was done again."""
     for piece, content in before.items():
         assert piece in now, f"killed {', '.join(said)}: {piece} is gone"
         assert now[piece] == content, f"killed {', '.join(said)}: {piece} was done again"
 
 
-def _require_end(answer: Answer, done: str, said: Sequence[str]) -> None:
+def _require_end(answer, done, said):
     is_done = done != "" and answer.code == 2 and done in answer.err
     assert answer.code == 0 or is_done, f"killed {', '.join(said)}: {answer.err}"
 
 
-def _remove(path: Path) -> None:
+def _remove(path):
     if path.is_dir():
         shutil.rmtree(path)
     else:
         path.unlink(missing_ok=True)
 
 
-def files_of(folder: Path) -> dict[str, bytes]:
+def files_of(folder):
     return {
         path.relative_to(folder).as_posix(): path.read_bytes()
         for path in sorted(folder.rglob("*"))
@@ -336,7 +321,7 @@ def files_of(folder: Path) -> dict[str, bytes]:
 
 
 @pytest.fixture
-def contents() -> Callable[[Path], dict[str, bytes]]:
+def contents():
     """Every file below a folder with its content."""
     return files_of
 
@@ -376,7 +361,7 @@ _EXPECTED = re.compile(r"\b(must|takes) \S+ .*\(got .+\)")
 """The other way of saying it: what was expected, and what was given instead."""
 
 
-def says_what_to_do(text: str) -> bool:
+def says_what_to_do(text):
     """Whether a message tells its reader what to do next."""
     plain = _GIVEN.sub("…", _GIVEN.sub("…", text))  # brackets in brackets
     return bool(_REMEDY.search(plain) or _EXPECTED.search(text) or "Did you mean '" in text)
@@ -387,10 +372,10 @@ class Hang(BaseException):
 
 
 @contextmanager
-def within(seconds: float) -> Iterator[None]:
+def within(seconds):
     """Raise :class:`Hang` in what takes longer."""
 
-    def stop(number: int, frame: FrameType | None) -> None:
+    def stop(number, frame):
         raise Hang(f"still at work after {seconds:g} seconds")
 
     before = signal.signal(signal.SIGALRM, stop)
@@ -402,7 +387,7 @@ def within(seconds: float) -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
 
 
-def check_message(text: str) -> None:
+def check_message(text):
     """An error's text is one line of bounded length, for people, and says what to do next."""
     assert text.isprintable(), f"not to be printed: {text!r}"
     assert len(text) <= LONGEST_MESSAGE, f"{len(text)} characters: {text[:200]!r}"
@@ -412,13 +397,13 @@ def check_message(text: str) -> None:
 
 
 @pytest.fixture(scope="session")
-def good_message() -> Callable[[str], None]:
+def good_message():
     """Checks that an error's text says what to do next, in one line of bounded length."""
     return check_message
 
 
 @pytest.fixture(scope="session")
-def has_remedy() -> Callable[[str], bool]:
+def has_remedy():
     """Tells whether a message says what to do next; see :func:`says_what_to_do`."""
     return says_what_to_do
 
@@ -434,21 +419,11 @@ class Fuzz:
         seed: of a long run that is to be repeated (``--hypothesis-seed``); None draws one.
     """
 
-    def __init__(self, soak: Any, seed: int | None = None) -> None:
+    def __init__(self, soak, seed=None):
         self._soak = soak
         self.seed = secrets.randbits(32) if seed is None else seed
 
-    def __call__(
-        self,
-        name: str,
-        cases: SearchStrategy[Any],
-        check: Case,
-        *,
-        short: int,
-        long: int,
-        accepted: float = 0.1,
-        refused: bool = True,
-    ) -> Counter[str]:
+    def __call__(self, name, cases, check, *, short, long, accepted=0.1, refused=True):
         """Try many cases.
 
         Args:
@@ -466,7 +441,7 @@ class Fuzz:
         counts: Counter[str] = Counter()
         number = self._soak.amount(short, long)
 
-        def one(case: Any) -> None:
+        def one(case):
             counts["cases"] += 1
             with within(LONGEST_CASE), warnings.catch_warnings():
                 warnings.simplefilter("error")
@@ -507,7 +482,7 @@ class Fuzz:
 
 
 @pytest.fixture
-def fuzz(soak: Any, request: pytest.FixtureRequest) -> Fuzz:
+def fuzz(soak, request):
     """Tries many cases against one promise, see :class:`Fuzz`."""
     seed = request.config.getoption("--hypothesis-seed")
     return Fuzz(soak, None if seed is None else int(seed))

@@ -10,7 +10,6 @@ import hashlib
 import json
 import sys
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -18,7 +17,6 @@ from torch import nn
 
 from hpgmn.base.settings import make_settings
 from hpgmn.cli import main
-from hpgmn.graph import Graph
 from hpgmn.graph.files import read_graph, write_graph
 from hpgmn.graph.synthetic import trading_network
 from hpgmn.models import MODELS, find_model
@@ -34,17 +32,17 @@ PASSING = ("seconds", "created", "peak_memory", "crc32", "command")  # the last 
 class Own(nn.Module):
     """A model of a user's own, with dropout by torch's generator."""
 
-    def __init__(self, num_features: int, num_classes: int, hidden_dim: int = 4) -> None:
+    def __init__(self, num_features, num_classes, hidden_dim=4):
         super().__init__()
         self.first = nn.Linear(num_features, hidden_dim)
         self.second = nn.Linear(hidden_dim, num_classes)
 
-    def forward(self, x: Any, edge_index: Any) -> Any:
+    def forward(self, x, edge_index):
         """Attributes alone."""
         return self.second(nn.functional.dropout(self.first(x).relu(), 0.5, self.training))
 
 
-def lasting(content: Any) -> Any:
+def lasting(content):
     """A record without times, memory and dates."""
     if isinstance(content, dict):
         kept = {key: value for key, value in content.items() if not key.startswith(PASSING)}
@@ -52,7 +50,7 @@ def lasting(content: Any) -> Any:
     return [lasting(one) for one in content] if isinstance(content, list) else content
 
 
-def digest(*parts: Any) -> str:
+def digest(*parts):
     """Of tensors, arrays, bytes and whatever JSON can hold, the order of keys included."""
     found = hashlib.sha256()
     for part in parts:
@@ -66,7 +64,7 @@ def digest(*parts: Any) -> str:
     return found.hexdigest()
 
 
-def trained(graph: Graph, name: str, seed: int, **values: Any) -> str:
+def trained(graph, name, seed, **values):
     """Parameters, logits and curves of a model on two splits."""
     cls = find_model(name).settings
     names = {info.name for info in dataclasses.fields(cls)}
@@ -82,7 +80,7 @@ def trained(graph: Graph, name: str, seed: int, **values: Any) -> str:
     return digest(*parameters, fitted.logits, *curves)
 
 
-def of_models(graph: Graph, seed: int) -> dict[str, str]:
+def of_models(graph, seed):
     """Every model of the registry, and one of a user's own."""
     found = {name: trained(graph, name, seed) for name in [*MODELS, "every_result:Own"]}
     more = {"entropy_weight": 0.1, "statistics": ("attributes", "class_counts", "class_means")}
@@ -90,7 +88,7 @@ def of_models(graph: Graph, seed: int) -> dict[str, str]:
     return found
 
 
-def of_forms(graph: Graph, seed: int) -> dict[str, str]:
+def of_forms(graph, seed):
     """Every form of diffusion and of class means, and neighbours of neighbours."""
     found = {
         f"diffusion {form} {kind}": trained(
@@ -108,7 +106,7 @@ def of_forms(graph: Graph, seed: int) -> dict[str, str]:
     return found
 
 
-def of_library(graph: Graph, seed: int) -> dict[str, str]:
+def of_library(graph, seed):
     """The classifier, the portfolio, an audit and an explanation."""
     from hpgmn.auditing import audit
     from hpgmn.classifier import HPGMNClassifier
@@ -125,7 +123,7 @@ def of_library(graph: Graph, seed: int) -> dict[str, str]:
     }
 
 
-def of_commands(graph: Graph, folder: Path) -> dict[str, str]:
+def of_commands(graph, folder):
     """A run, its predictions and explanation, a search, and a training on row shards."""
     write_graph(graph, folder / "graph.npz")
     path, run, shards = (str(folder / name) for name in ("graph.npz", "run", "shards"))
@@ -157,7 +155,7 @@ def of_commands(graph: Graph, folder: Path) -> dict[str, str]:
     return found
 
 
-def _quiet() -> None:
+def _quiet():
     """No pages and pictures: they cost seconds, and hold times."""
     import hpgmn.runs.report_data
     import hpgmn.runs.train
@@ -168,7 +166,7 @@ def _quiet() -> None:
     hpgmn.runs.tune.draw = lambda *_: False
 
 
-def _said(words: list[str]) -> str:
+def _said(words):
     """What a command prints."""
     import contextlib
     import io
@@ -179,7 +177,7 @@ def _said(words: list[str]) -> str:
     return text.getvalue()
 
 
-def every_result(folder: Path, seed: int, parts: str, graphs: list[str]) -> dict[str, str]:
+def every_result(folder, seed, parts, graphs):
     """All of them for a seed; parts: m models, f forms, l library, c commands."""
     graph = trading_network(num_nodes=120, seed=seed).graph
     found: dict[str, str] = {}

@@ -27,7 +27,7 @@ from hpgmn.training.replicas import fit_replicas
 QUICK = {"epochs": 2, "estimator_epochs": 2, "hidden_dim": 4, "num_patterns": 3}
 
 
-def state_of_process() -> dict[str, float]:
+def state_of_process():
     """What a leak would let grow."""
     reset_peak_memory("cpu")
     lines = Path("/proc/self/status").read_text().splitlines()
@@ -43,7 +43,7 @@ def state_of_process() -> dict[str, float]:
     }
 
 
-def train_one_of_each(graph: Graph, number: int) -> int:
+def train_one_of_each(graph, number):
     """A training by each of three ways in; returns how many there were."""
     split = graph.split(0)
     for name in ("hpgmn", "fsgnn"):
@@ -56,7 +56,7 @@ def train_one_of_each(graph: Graph, number: int) -> int:
     return 3
 
 
-def trainings(wanted: int) -> dict[str, dict[str, float]]:
+def trainings(wanted):
     """Train on graphs that come and go, as in a service; half of the times on the same one."""
     kept = trading_network(num_nodes=150, seed=0).graph
     done = number = 0

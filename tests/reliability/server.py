@@ -21,7 +21,6 @@ import signal
 import sys
 import time
 from sqlite3 import dbapi2
-from typing import Any
 
 PACKAGES = ("hpgmn", "hpgmn_lab")
 FIGURES = (
@@ -46,7 +45,7 @@ class Watch:
     What is moved to its place and a database that is about to commit have a size, too.
     """
 
-    def __init__(self, job: dict[str, Any]) -> None:
+    def __init__(self, job):
         self.root, self.last, self.number = job["folder"], job["touch"], job["signal"]
         self.room, self.is_group = job["room"], job["is_group"]
         self.seen: list[tuple[str, str, int]] = []
@@ -54,7 +53,7 @@ class Watch:
         dbapi2.connect = self.connected  # what is written in C is not heard of otherwise
         sys.addaudithook(self)
 
-    def __call__(self, event: str, arguments: tuple[Any, ...]) -> None:
+    def __call__(self, event, arguments):
         if event == "os.rename":
             self.touch(event, arguments[1], arguments[0])
         elif event == "os.link":
@@ -65,10 +64,10 @@ class Watch:
         elif event in TOUCHES:
             self.touch(event, arguments[0])
 
-    def connected(self, path: Any, *arguments: Any, **options: Any) -> Any:
+    def connected(self, path, *arguments, **options):
         """A connection to a database whose commits count as touches."""
 
-        def tell(statement: str) -> None:
+        def tell(statement):
             if statement.startswith("COMMIT"):
                 self.touch("commit", path, path)
 
@@ -77,7 +76,7 @@ class Watch:
         connection.set_trace_callback(tell)
         return connection
 
-    def touch(self, event: str, name: Any, content: Any = None) -> None:
+    def touch(self, event, name, content=None):
         if not isinstance(name, str | bytes | os.PathLike):
             return
         name = os.path.join(self.root, os.fsdecode(name))
@@ -94,7 +93,7 @@ class Watch:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), name)
 
 
-def size_of(path: Any) -> int:
+def size_of(path):
     """The bytes of a file, or of the largest in a folder."""
     if path is None or not os.path.exists(path):
         return 0
@@ -103,7 +102,7 @@ def size_of(path: Any) -> int:
     return os.stat(path).st_size
 
 
-def work(job: dict[str, Any]) -> int:
+def work(job):
     """Run a command in this process, a fork."""
     os.chdir(job["folder"])
     os.environ |= job["environment"]
@@ -128,14 +127,14 @@ def work(job: dict[str, Any]) -> int:
     return code
 
 
-def give_up_privileges() -> None:
+def give_up_privileges():
     """Have permissions of files hold for this process, even if it is root's."""
     header = (ctypes.c_uint32 * 2)(0x20080522, 0)  # the version of the call, and this process
     if ctypes.CDLL(None, use_errno=True).capset(header, (ctypes.c_uint32 * 6)()):
         raise OSError(ctypes.get_errno(), "privileges cannot be given up")
 
 
-def forked(job: dict[str, Any]) -> int:
+def forked(job):
     child = os.fork()
     if child:
         return child
@@ -149,7 +148,7 @@ def forked(job: dict[str, Any]) -> int:
     os._exit(code)
 
 
-def answered(jobs: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def answered(jobs):
     """Run commands at the same time; what became of each."""
     began = time.monotonic()
     running = {forked(job): job for job in jobs}
@@ -172,7 +171,7 @@ def answered(jobs: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [{"code": job["code"], "seconds": job["seconds"]} for job in jobs]
 
 
-def serve() -> None:
+def serve():
     for package in map(importlib.import_module, PACKAGES):
         for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
             if module.name not in NOT_LOADED:

@@ -11,7 +11,6 @@ import io
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -26,11 +25,11 @@ TRAIN = ("train", "--no-portfolio", "--set", "epochs=1", "--set", "estimator_epo
 
 
 @pytest.fixture(autouse=True)
-def _own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _own_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
 
-def arrays() -> dict[str, Any]:
+def arrays():
     """The arrays of a graph file that is right: 20 nodes, two classes, one split."""
     random = np.random.default_rng(0)
     role = np.arange(20)[:, None] % 4
@@ -47,38 +46,38 @@ def arrays() -> dict[str, Any]:
     }
 
 
-def graph_file(**changes: Any) -> Words:
+def graph_file(**changes):
     """A graph file with some arrays changed, or left out where None."""
     found = {name: one for name, one in (arrays() | changes).items() if one is not None}
     np.savez("graph.npz", **found)
     return [*TRAIN, "graph.npz"]
 
 
-def with_value(name: str, place: Any, value: Any) -> dict[str, Any]:
+def with_value(name, place, value):
     array = arrays()[name].copy()
     array[place] = value
     return {name: array}
 
 
-def raw(content: bytes, name: str = "graph.npz") -> Words:
+def raw(content, name="graph.npz"):
     Path(name).parent.mkdir(parents=True, exist_ok=True)
     Path(name).write_bytes(content)
     return [*TRAIN, name]
 
 
-def cut(share: float) -> Words:
+def cut(share):
     graph_file()
     return raw(Path("graph.npz").read_bytes()[: int(Path("graph.npz").stat().st_size * share)])
 
 
-def flipped() -> Words:
+def flipped():
     graph_file()
     content = bytearray(Path("graph.npz").read_bytes())
     content[200] ^= 255  # among the values of x, so that only the checksum tells
     return raw(bytes(content))
 
 
-def folder(**changes: Any) -> Words:
+def folder(**changes):
     """A graph folder with some arrays changed, or left out where None."""
     found = arrays() | {"edge_index": None}
     found |= {"edges_indptr": np.arange(21), "edges_indices": np.roll(np.arange(20), 1)}
@@ -89,19 +88,19 @@ def folder(**changes: Any) -> Words:
     return [*TRAIN, "g.graph"]
 
 
-def object_array() -> Words:
+def object_array():
     file = io.BytesIO()
     np.savez(file, **(arrays() | {"node_ids": np.array([object()] * 20)}))  # type: ignore[arg-type]
     return raw(file.getvalue())
 
 
-def text_member() -> Words:
+def text_member():
     with zipfile.ZipFile("graph.npz", "w") as archive:
         archive.writestr("x.npy", b"these are no numbers")
     return [*TRAIN, "graph.npz"]
 
 
-def csr(**changes: Any) -> Words:
+def csr(**changes):
     parts = {
         "x": None,
         "x_indptr": np.arange(21),
@@ -176,7 +175,7 @@ NODES = "id,label,age\n" + "".join(f"n{i},{'xy'[i % 2]},{20 + i}\n" for i in ran
 EDGES = "source,target\n" + "".join(f"n{i},n{(i * 7 + 1) % 20}\n" for i in range(20))
 
 
-def tables(nodes: str | bytes = NODES, edges: str | bytes = EDGES, *options: str) -> Words:
+def tables(nodes=NODES, edges=EDGES, *options):
     Path("t").mkdir()
     for name, text in (("nodes", nodes), ("edges", edges)):
         content = text if isinstance(text, bytes) else text.encode()
@@ -184,19 +183,19 @@ def tables(nodes: str | bytes = NODES, edges: str | bytes = EDGES, *options: str
     return [*TRAIN, "t", *options]
 
 
-def parquet(**columns: Any) -> Words:
+def parquet(**columns):
     words = tables()
     Path("t/nodes.csv").unlink()
     pq.write_table(pa.table(columns), "t/nodes.parquet")
     return words
 
 
-def convert(nodes: str = NODES, edges: str = EDGES, *options: str) -> Words:
+def convert(nodes=NODES, edges=EDGES, *options):
     tables(nodes, edges)
     return ["convert", "t", "--out", "g.npz", *options]
 
 
-def listed(text: str, name: str = "list.txt") -> Words:
+def listed(text, name="list.txt"):
     tables()
     Path(name).write_text(text, encoding="utf-8")
     return [
@@ -264,12 +263,12 @@ TABLES: dict[str, tuple[Make, str]] = {
 }  # fmt: skip
 
 
-def config(text: str | bytes, *options: str) -> Words:
+def config(text, *options):
     Path("c.yaml").write_bytes(text if isinstance(text, bytes) else text.encode())
     return [*graph_file(), "--config", "c.yaml", *options]
 
 
-def given(*pairs: str) -> Words:
+def given(*pairs):
     return [*graph_file(), *(word for pair in pairs for word in ("--set", pair))]
 
 
@@ -332,9 +331,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_broken_input_is_one_sentence(
-    name: str, capsys: pytest.CaptureFixture[str], good_message: Callable[[str], None]
-) -> None:
+def test_broken_input_is_one_sentence(name, capsys, good_message):
     make, fragment = CASES[name]
     words = make()
     assert main(words) == 2
@@ -346,7 +343,7 @@ def test_broken_input_is_one_sentence(
     assert not Path("g.npz").exists()
 
 
-def test_the_corpus_is_large() -> None:
+def test_the_corpus_is_large():
     assert len(CASES) >= 150
 
 
@@ -363,9 +360,7 @@ ODD_BUT_RIGHT: dict[str, tuple[Make, str]] = {
 
 
 @pytest.mark.parametrize("name", ODD_BUT_RIGHT)
-def test_odd_tables_are_read_as_they_are_meant(
-    name: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_odd_tables_are_read_as_they_are_meant(name, capsys):
     from hpgmn.graph.files import read_graph
 
     make, fragment = ODD_BUT_RIGHT[name]

@@ -36,7 +36,7 @@ TINY = {
 }
 
 
-def small() -> Graph:
+def small():
     """20 nodes of two classes with one split."""
     random = np.random.default_rng(1)
     y = np.arange(20) % 2
@@ -54,7 +54,7 @@ def small() -> Graph:
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def trained(tmp_path_factory):
     """A folder with a graph, a run of hpgmn and a run of mlp, which tests copy."""
     folder = tmp_path_factory.mktemp("trained")
     with pytest.MonkeyPatch.context() as patch:
@@ -81,7 +81,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def here(trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def here(trained, tmp_path, monkeypatch):
     """The same in a folder of the test's own."""
     shutil.copytree(trained, tmp_path / "copy")
     monkeypatch.chdir(tmp_path / "copy")
@@ -90,7 +90,7 @@ def here(trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
         path.write_text(text.replace(str(trained), str(tmp_path / "copy")), encoding="utf-8")
 
 
-def model(change: Callable[[dict[str, Any], dict[str, Any]], None], *, sealed: bool = True) -> None:
+def model(change, *, sealed=True):
     """Change tensors and description of the model file; sealed: with the right checksum."""
     path = "run/model.safetensors"
     with safe_open(path, framework="pt") as file:
@@ -103,33 +103,33 @@ def model(change: Callable[[dict[str, Any], dict[str, Any]], None], *, sealed: b
     save_file(tensors, path, metadata={"about": json.dumps(about)})
 
 
-def spoil(tensors: dict[str, Any], name: str, value: Any) -> None:
+def spoil(tensors, name, value):
     tensors[next(one for one in tensors if one.startswith(name))] = value
 
 
-def config(change: Callable[[dict[str, Any]], Any]) -> None:
+def config(change):
     path = Path("run/config.yaml")
     content = yaml.safe_load(path.read_text(encoding="utf-8"))
     change(content)
     path.write_text(yaml.safe_dump(content), encoding="utf-8")
 
 
-def overwrite(path: str, content: bytes) -> None:
+def overwrite(path, content):
     Path(path).write_bytes(content)
 
 
-def cut(path: str, share: float) -> None:
+def cut(path, share):
     content = Path(path).read_bytes()
     overwrite(path, content[: int(len(content) * share)])
 
 
-def other_graph(**changes: Any) -> None:
+def other_graph(**changes):
     graph = small()
     given = {"x": graph.x, "edge_index": graph.edge_index, "y": graph.y} | changes
     write_graph(Graph(**given, node_ids=graph.node_ids), "other.npz")
 
 
-def first(tensors: dict[str, Any], start: str) -> str:
+def first(tensors, start):
     return next(name for name in sorted(tensors) if name.startswith(start))
 
 
@@ -217,9 +217,7 @@ CASES: dict[str, tuple[Callable[[], Any], list[str], str]] = {
 
 @pytest.mark.usefixtures("here")
 @pytest.mark.parametrize("name", CASES)
-def test_broken_runs_are_one_sentence(
-    name: str, capsys: pytest.CaptureFixture[str], good_message: Callable[[str], None]
-) -> None:
+def test_broken_runs_are_one_sentence(name, capsys, good_message):
     spoiled, words, fragment = CASES[name]
     if "other.npz" in words:
         other_graph()

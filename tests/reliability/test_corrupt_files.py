@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -33,11 +33,11 @@ Read = Callable[[Path], Any]
 KEY = "0123456789" * 4
 
 
-def model(graph: Graph, folder: Path) -> tuple[Path, Read]:
+def model(graph, folder):
     classifier = package.HPGMNClassifier(epochs=2, estimator_epochs=2, hidden_dim=4)
     classifier.fit(graph).save(folder)
 
-    def read(path: Path) -> Any:
+    def read(path):
         found = SavedModel.read(path)
         parts = [(s, n, v.numpy().tobytes()) for s, p in found.done.items() for n, v in p.items()]
         return (
@@ -51,79 +51,79 @@ def model(graph: Graph, folder: Path) -> tuple[Path, Read]:
     return folder / "model.safetensors", read
 
 
-def state(graph: Graph, folder: Path) -> tuple[Path, Read]:
+def state(graph, folder):
     tensors = {"a": torch.rand(7, 3), "b": torch.arange(5), "c": torch.tensor(True)}
     write_tensors(folder / "state", tensors, {"identity": "me", "seconds": {"main": 0.25}})
 
-    def read(path: Path) -> Any:
+    def read(path):
         found, about = read_tensors(path)
         return {k: (v.dtype, v.shape, v.numpy().tobytes()) for k, v in found.items()}, about
 
     return folder / "state", read
 
 
-def graph_file(graph: Graph, folder: Path) -> tuple[Path, Read]:
+def graph_file(graph, folder):
     package.write_graph(graph, folder / "g.npz")
     return folder / "g.npz", read_graph
 
 
-def graph_array(name: str) -> Callable[[Graph, Path], tuple[Path, Read]]:
-    def made(graph: Graph, folder: Path) -> tuple[Path, Read]:
+def graph_array(name):
+    def made(graph, folder):
         package.write_graph(graph, folder / "g.graph")
         return folder / "g.graph" / name, lambda path: read_graph(path.parent)
 
     return made
 
 
-def read_graph(path: Path) -> Any:
+def read_graph(path):
     graph = package.read_graph(path)
     masks = [getattr(graph.splits, part).tobytes() for part in ("train", "val", "test")]
     return graph.fingerprint, graph.y.tolist(), graph.class_names, masks
 
 
-def record(graph: Graph, folder: Path) -> tuple[Path, Read]:
+def record(graph, folder):
     cell = {"graph": "texas", "model": "mlp", "variant": "tuned"}
     metrics = {"test_score": [0.8125, 0.84375], "config": {"settings": {"lr": 0.01}}}
     write_cell(folder, CellRecord(cell, "5d", {"trials": [{"val_score": [0.5]}]}, metrics))
     return folder / "texas-mlp-tuned.json", lambda path: read_cell(folder, "texas-mlp-tuned")
 
 
-def metrics(graph: Graph, folder: Path) -> tuple[Path, Read]:
+def metrics(graph, folder):
     return folder / "made" / "run" / "metrics.json", read_metrics
 
 
-def entry(graph: Graph, folder: Path) -> tuple[Path, Read]:
+def entry(graph, folder):
     with entry_draft(folder, KEY) as place:
         said = {"rows": save_array(place / "rows.npy", np.random.default_rng(0).random((20, 5)))}
         publish(place, KEY, {"kind": "rows"}, said)
     return folder / KEY / "rows.npy", lambda path: read_entry(folder, KEY)["rows"].tobytes()
 
 
-def predictions(graph: Graph, folder: Path) -> tuple[Path, Read]:
+def predictions(graph, folder):
     names = package.read_graph(folder / "made" / "g.npz").class_names
 
-    def read(path: Path) -> Any:
+    def read(path):
         return [guessed_labels(path, names, split).tolist() for split in (0, 1)]
 
     return folder / "made" / "run" / "predictions.parquet", read
 
 
-def used_nodes(graph: Graph, folder: Path) -> tuple[Path, Read]:
+def used_nodes(graph, folder):
     return predictions(graph, folder)[0], used_ids
 
 
-def confusion(graph: Graph, folder: Path) -> tuple[Path, Read]:
-    def read(path: Path) -> Any:
+def confusion(graph, folder):
+    def read(path):
         found = read_report_data(path.parent)
         return found.classes, found.confusion.tolist()
 
     return predictions(graph, folder)[0], read
 
 
-def predicted(graph: Graph, folder: Path) -> tuple[Path, Read]:
+def predicted(graph, folder):
     """What is written for others, who can check it, but for the names and kinds at its end."""
 
-    def read(path: Path) -> Any:
+    def read(path):
         try:
             table = pq.read_table(path, page_checksum_verification=True)
             return [column.to_pylist() for column in table.columns]
@@ -133,11 +133,11 @@ def predicted(graph: Graph, folder: Path) -> tuple[Path, Read]:
     return folder / "made" / "p.parquet", read
 
 
-def shards(graph: Graph, folder: Path) -> tuple[Path, Read]:
+def shards(graph, folder):
     settings = StatisticsSettings(statistics=("class_counts",), neighbors="undirected")
     shard(graph, folder / "shards", graph.y, settings, ranges=2)
 
-    def read(path: Path) -> Any:
+    def read(path):
         found = Shards(folder / "shards")
         found.check()
         name = path.name.removesuffix(".npy")
@@ -183,7 +183,7 @@ TOLD = (ValueError, OSError, LookupError, TypeError, AttributeError)
 
 
 @pytest.fixture(scope="module")
-def made(commands: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def made(commands, tmp_path_factory):
     """A folder with what commands have written."""
     folder = tmp_path_factory.mktemp("made")
     graph = package.trading_network(num_nodes=120, seed=3).graph
@@ -195,7 +195,7 @@ def made(commands: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def damages(content: bytes, count: int, draw: random.Random) -> Iterator[tuple[str, bytes]]:
+def damages(content, count, draw):
     """A file with a bit turned, a byte of another value, a part zeroed, or its end missing."""
     for number in range(count):
         place = draw.randrange(len(content))
@@ -216,20 +216,18 @@ def damages(content: bytes, count: int, draw: random.Random) -> Iterator[tuple[s
             yield f"cut at {place}", content[:place]
 
 
-def _put(content: bytes, place: int, new: bytes) -> bytes:
+def _put(content, place, new):
     return content[:place] + new + content[place + len(new) :]
 
 
-def _end_of_pages(content: bytes) -> int:
+def _end_of_pages(content):
     """Where the rows of a Parquet file end; its last bytes say how long what follows is."""
     return len(content) - 8 - int.from_bytes(content[-8:-4], "little")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
-def test_no_damaged_file_is_read_as_good(
-    soak: Any, made: Path, small_graph: Graph, tmp_path: Path, kind: str
-) -> None:
+def test_no_damaged_file_is_read_as_good(soak, made, small_graph, tmp_path, kind):
     shutil.copytree(made, tmp_path / "made")
     path, read = KINDS[kind](small_graph, tmp_path)
     expected, content = read(path), path.read_bytes()
@@ -264,9 +262,7 @@ def test_no_damaged_file_is_read_as_good(
 
 
 @pytest.mark.slow
-def test_a_training_does_not_go_on_from_a_damaged_plan_or_state(
-    soak: Any, commands: Any, made: Path, tmp_path: Path
-) -> None:
+def test_a_training_does_not_go_on_from_a_damaged_plan_or_state(soak, commands, made, tmp_path):
     words = ("train", made / "g.npz", "--model", "mlp", "--splits", "0,1", "--device", "cpu")
     words += ("--out", "run", "--set", "epochs=12", "--set", "patience=0")
     before = (

@@ -34,7 +34,7 @@ print(json.dumps([said, seen, loaded]))
 """
 
 
-def parent(cache: Path, program: str) -> list[Any]:
+def parent(cache, program):
     """What ``download`` says, the names it unpickled, and the packages it loaded."""
     done = subprocess.run(
         [sys.executable, "-c", PARENT, program],
@@ -48,7 +48,7 @@ def parent(cache: Path, program: str) -> list[Any]:
     return found
 
 
-def test_the_parent_unpickles_nothing_and_loads_no_pyg(tmp_path: Path) -> None:
+def test_the_parent_unpickles_nothing_and_loads_no_pyg(tmp_path):
     from hpgmn.graph import Graph
     from hpgmn.graph.files import write_graph
 
@@ -62,7 +62,7 @@ def test_the_parent_unpickles_nothing_and_loads_no_pyg(tmp_path: Path) -> None:
     assert place.is_file()
 
 
-def test_a_child_that_turned_bad_hands_over_nothing(tmp_path: Path) -> None:
+def test_a_child_that_turned_bad_hands_over_nothing(tmp_path):
     """What was unpickled may have taken the child over: its file is read like any other."""
     trap = tmp_path / "sprung"
     program = f"""

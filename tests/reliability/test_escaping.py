@@ -9,14 +9,12 @@ import csv
 import io
 import json
 import shutil
-from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, Page
+    pass
 
 SCRIPT = "<script>window.hacked=1</script>"
 IMAGE = '"><img src=x onerror=window.hacked=1>'
@@ -39,14 +37,14 @@ SETTINGS = {
 }
 
 
-def hpgmn(*arguments: object) -> None:
+def hpgmn(*arguments):
     from hpgmn.cli import main
 
     assert main([str(argument) for argument in arguments]) == 0
 
 
 @pytest.fixture(scope="module")
-def hostile(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def hostile(tmp_path_factory):
     """A folder of tables whose names are attacks, and a run on it."""
     folder = tmp_path_factory.mktemp("hostile")
     tables = folder / FOLDER
@@ -86,13 +84,7 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ],
     ids=["evaluate", "explain", "node", "unknown node", "audit", "predict", "missing"],
 )
-def test_a_terminal_is_told_nothing_by_names(
-    hostile: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-    command: list[str],
-    code: int,
-) -> None:
+def test_a_terminal_is_told_nothing_by_names(hostile, capsys, monkeypatch, command, code):
     from hpgmn.cli import main
     from hpgmn.cli.console import err, out
 
@@ -114,7 +106,7 @@ def test_a_terminal_is_told_nothing_by_names(
         assert SCRIPT in said
 
 
-def test_a_log_holds_no_codes(hostile: Path) -> None:
+def test_a_log_holds_no_codes(hostile):
     import logging
 
     from hpgmn.runs.folder import log_file
@@ -128,7 +120,7 @@ def test_a_log_holds_no_codes(hostile: Path) -> None:
     assert not {"\x1b", "\x07"} & set(text + (hostile / "run" / "log.txt").read_text())
 
 
-def test_text_that_is_no_name_is_shown_as_it_is() -> None:
+def test_text_that_is_no_name_is_shown_as_it_is():
     from hpgmn.base.text import without_controls
 
     fine = "Zoë & 'co' 学生 – ± \u200d 🙂\n\tx"
@@ -136,7 +128,7 @@ def test_text_that_is_no_name_is_shown_as_it_is() -> None:
     assert without_controls("a\rb\x7fc\x9bd\x00") == "a\ufffdb\ufffdc\ufffdd\ufffd"
 
 
-def test_tables_hold_names_whole(hostile: Path, tmp_path: Path) -> None:
+def test_tables_hold_names_whole(hostile, tmp_path):
     """A table is for programs: names are quoted, never changed."""
     hpgmn("predict", hostile / "run", "--out", tmp_path / "found.csv")
     rows = list(csv.DictReader(io.StringIO((tmp_path / "found.csv").read_text(encoding="utf-8"))))
@@ -144,7 +136,7 @@ def test_tables_hold_names_whole(hostile: Path, tmp_path: Path) -> None:
     assert {row["prediction"] for row in rows} <= set(CLASSES)
 
 
-def test_markdown_cells_stay_cells() -> None:
+def test_markdown_cells_stay_cells():
     from hpgmn_lab.rendering import frame
     from hpgmn_lab.reproduction.documents import Document, Grid, markdown
 
@@ -161,13 +153,13 @@ def test_markdown_cells_stay_cells() -> None:
 
 
 @pytest.fixture
-def page(browser: Browser) -> Iterator[Page]:
+def page(browser):
     context = browser.new_context(offline=True, bypass_csp=True)
     yield context.new_page()
     context.close()
 
 
-def assert_unharmed(page: Page, scripts: int = 0) -> None:
+def assert_unharmed(page, scripts=0):
     """No name has become an element, an attribute or a link, and none has run."""
     page.wait_for_timeout(50)  # a picture that fails does so later
     assert page.evaluate("window.hacked") is None
@@ -184,7 +176,7 @@ def assert_unharmed(page: Page, scripts: int = 0) -> None:
 
 
 @pytest.mark.browser
-def test_a_browser_does_run_what_is_not_escaped(page: Page) -> None:
+def test_a_browser_does_run_what_is_not_escaped(page):
     """So that the other tests can fail."""
     page.set_content(f"<p>{SCRIPT}{IMAGE}</p>")
     page.wait_for_timeout(50)
@@ -192,7 +184,7 @@ def test_a_browser_does_run_what_is_not_escaped(page: Page) -> None:
 
 
 @pytest.mark.browser
-def test_the_report_shows_hostile_names_as_text(page: Page, hostile: Path) -> None:
+def test_the_report_shows_hostile_names_as_text(page, hostile):
     page.goto((hostile / "run" / "report.html").as_uri())
     assert_unharmed(page, scripts=2)  # the explorer's data, and what looks nodes up
     assert "<img src=x onerror=window.hacked=1>" in page.title()
@@ -211,9 +203,7 @@ def test_the_report_shows_hostile_names_as_text(page: Page, hostile: Path) -> No
 
 
 @pytest.mark.browser
-def test_notebooks_and_the_page_of_a_reproduction_show_names_as_text(
-    page: Page, hostile: Path
-) -> None:
+def test_notebooks_and_the_page_of_a_reproduction_show_names_as_text(page, hostile):
     from hpgmn import HPGMNClassifier, load
     from hpgmn_lab.rendering import frame
     from hpgmn_lab.reproduction.documents import Document, Grid
@@ -235,13 +225,11 @@ def test_notebooks_and_the_page_of_a_reproduction_show_names_as_text(
 
 @pytest.mark.soak
 @pytest.mark.browser
-def test_changed_records_of_a_run_stay_text(
-    page: Page, hostile: Path, tmp_path: Path, soak: Any
-) -> None:
+def test_changed_records_of_a_run_stay_text(page, hostile, tmp_path, soak):
     """A run folder may come from anywhere: every word in its records is made an attack."""
     run = shutil.copytree(hostile / "run", tmp_path / "run")
 
-    def spoiled(content: Any) -> Any:
+    def spoiled(content):
         if isinstance(content, dict):
             return {name: spoiled(own) for name, own in content.items()}
         if isinstance(content, list):

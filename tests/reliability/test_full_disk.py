@@ -8,7 +8,7 @@ import random
 import shutil
 import sqlite3
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -69,7 +69,7 @@ paper.TABLE_2 = {"gcn": paper.TABLE_2["gcn"]}
 
 
 @pytest.fixture(scope="module")
-def place(commands: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def place(commands, tmp_path_factory):
     """A folder with all that the commands read."""
     folder = tmp_path_factory.mktemp("place")
     graph = package.trading_network(num_nodes=120, seed=3).graph
@@ -91,10 +91,10 @@ Run = Callable[..., Any]
 
 
 @pytest.fixture
-def run(commands: Any, place: Path) -> Run:
+def run(commands, place):
     """Runs one of the commands, its output in a folder."""
 
-    def start(name: str, out: Path, *more: str, **options: Any) -> Any:
+    def start(name, out, *more, **options):
         words = [*(word.format(out=out) for word in COMMANDS[name]), *more]
         environment = {"HPGMN_DATA": str(place / "data"), "XDG_CACHE_HOME": str(place)}
         environment |= options.pop("environment", {})
@@ -107,10 +107,10 @@ Refused = Callable[[Any, str], None]
 
 
 @pytest.fixture
-def assert_refused(has_remedy: Callable[[str], bool]) -> Refused:
+def assert_refused(has_remedy):
     """Fails where a command did not end with a sentence that says what to do."""
 
-    def check(answer: Any, what: str) -> None:
+    def check(answer, what):
         assert answer.code == 2, f"{what}: {answer.err}"
         last = answer.err.splitlines()[-1]
         assert last.startswith("Error: "), f"{what}: {answer.err}"
@@ -121,7 +121,7 @@ def assert_refused(has_remedy: Callable[[str], bool]) -> Refused:
     return check
 
 
-def earlier_results(run: Run, name: str, out: Path) -> None:
+def earlier_results(run, name, out):
     """Fill a folder with what is not to be lost."""
     out.mkdir(exist_ok=True)
     (out / "earlier.txt").write_text("a result")
@@ -132,15 +132,8 @@ def earlier_results(run: Run, name: str, out: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", COMMANDS)
 def test_a_disk_that_fills_up_is_told_and_nothing_is_lost(
-    soak: Any,
-    commands: Any,
-    run: Run,
-    assert_refused: Refused,
-    contents: Callable[[Path], dict[str, bytes]],
-    place: Path,
-    tmp_path: Path,
-    name: str,
-) -> None:
+    soak, commands, run, assert_refused, contents, place, tmp_path, name
+):
     """From some touch of a file on no file can be begun, or none can grow; needs no small disk."""
     out = place / "out"
     shutil.rmtree(out, ignore_errors=True)
@@ -174,13 +167,13 @@ def test_a_disk_that_fills_up_is_told_and_nothing_is_lost(
     )
 
 
-def is_kept(before: dict[str, bytes], after: dict[str, bytes]) -> bool:
+def is_kept(before, after):
     """Whether all that was there is there, a run that is replaced in its place or aside."""
     aside = {file.replace("run/", "run/.replaced/"): content for file, content in before.items()}
     return before.items() <= after.items() or aside.items() <= after.items()
 
 
-def is_replaced(before: dict[str, bytes], after: dict[str, bytes], out: Path) -> bool:
+def is_replaced(before, after, out):
     """Whether the run that replaces another is finished, but for its page; the rest is there."""
     if before.get("run/metrics.json") == after.get("run/metrics.json"):  # they tell of seconds
         return False
@@ -193,13 +186,13 @@ def is_replaced(before: dict[str, bytes], after: dict[str, bytes], out: Path) ->
     return others.items() <= after.items()
 
 
-def full_write(commands: Any, name: str) -> Any:
+def full_write(commands, name):
     """No file grows beyond some bytes, of a study once it has trials."""
     touch, room = WRITES.get(name, (1, 4096))
     return commands.at(touch=touch, signal=0, room=room)
 
 
-def every_moment(commands: Any, whole: Any) -> list[Any]:
+def every_moment(commands, whole):
     """The first of each kind of touch of each file, and the middle of the first write of each."""
     first: dict[str, int] = {}
     for number, (event, file) in enumerate(whole.seen, start=1):
@@ -214,9 +207,7 @@ def every_moment(commands: Any, whole: Any) -> list[Any]:
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_a_place_that_is_no_folder_is_told(
-    run: Run, assert_refused: Refused, tmp_path: Path, name: str
-) -> None:
+def test_a_place_that_is_no_folder_is_told(run, assert_refused, tmp_path, name):
     (tmp_path / "file").write_text("a result")
     assert_refused(run(name, tmp_path / "file"), "below a file")
     assert (tmp_path / "file").read_text() == "a result"
@@ -224,13 +215,7 @@ def test_a_place_that_is_no_folder_is_told(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", COMMANDS)
-def test_a_folder_without_permission_is_told(
-    run: Run,
-    assert_refused: Refused,
-    contents: Callable[[Path], dict[str, bytes]],
-    tmp_path: Path,
-    name: str,
-) -> None:
+def test_a_folder_without_permission_is_told(run, assert_refused, contents, tmp_path, name):
     """Privileges are given up for it: root may write everywhere."""
     out = tmp_path / "out"
     earlier_results(run, name, out)
@@ -248,16 +233,10 @@ def test_a_folder_without_permission_is_told(
 
 @pytest.mark.parametrize(
     ("name", "file"),
-    [
-        ("train", "g.npz"),
-        ("shard", "g.graph/y.npy"),
-        ("predict", "run/model.safetensors"),
-    ],
+    [("train", "g.npz"), ("shard", "g.graph/y.npy"), ("predict", "run/model.safetensors")],
     ids=["graph file", "graph folder", "model"],
 )
-def test_a_file_that_may_not_be_read_is_told(
-    run: Run, place: Path, tmp_path: Path, name: str, file: str
-) -> None:
+def test_a_file_that_may_not_be_read_is_told(run, place, tmp_path, name, file):
     """It is not called damaged: then somebody would replace it."""
     (place / file).chmod(0)
     answer = run(name, tmp_path, is_bound=True)
@@ -270,11 +249,11 @@ def test_a_file_that_may_not_be_read_is_told(
 
 
 @pytest.fixture
-def disk(tmp_path: Path) -> Iterator[Callable[..., Path]]:
+def disk(tmp_path):
     """Makes small disks of their own; skips where the system does not let us."""
     made: list[Path] = []
 
-    def mount(size: int, *options: str) -> Path:
+    def mount(size, *options):
         folder = tmp_path / f"disk{len(made)}"
         folder.mkdir()
         command = ["mount", "-t", "tmpfs", "-o", ",".join([f"size={size}k", *options])]
@@ -297,9 +276,7 @@ SIZES = {"train": (8, 40, 80), "tune": (64, 120, 160)}
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["train", "tune", "reproduce", "convert to a folder", "predict"])
-def test_a_small_disk_and_one_that_is_read_only_are_told(
-    run: Run, assert_refused: Refused, disk: Callable[..., Path], name: str, soak: Any
-) -> None:
+def test_a_small_disk_and_one_that_is_read_only_are_told(run, assert_refused, disk, name, soak):
     sizes = SIZES.get(name, (8,))
     for size in sizes if soak.is_long else sizes[-1:]:
         full = disk(size)
@@ -309,9 +286,7 @@ def test_a_small_disk_and_one_that_is_read_only_are_told(
     assert_refused(run(name, disk(64, "ro")), "read-only")
 
 
-def test_a_run_goes_on_when_a_small_disk_has_room_again(
-    run: Run, assert_refused: Refused, disk: Callable[..., Path]
-) -> None:
+def test_a_run_goes_on_when_a_small_disk_has_room_again(run, assert_refused, disk):
     folder = disk(90)
     assert_refused(run("train", folder), "90 KiB")
     assert (folder / "run" / "config.yaml").exists()
@@ -323,9 +298,7 @@ def test_a_run_goes_on_when_a_small_disk_has_room_again(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["several", "tune", "reproduce", "shard"])
-def test_work_goes_on_when_there_is_room_again(
-    commands: Any, run: Run, assert_refused: Refused, place: Path, name: str
-) -> None:
+def test_work_goes_on_when_there_is_room_again(commands, run, assert_refused, place, name):
     out = place / f"{name} again"
     out.mkdir()
     assert_refused(run(name, out, moment=full_write(commands, name)), "full")
@@ -341,9 +314,7 @@ def test_work_goes_on_when_there_is_room_again(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["no folder", "full", "read-only"])
-def test_a_cache_that_cannot_be_written_stops_no_training(
-    commands: Any, place: Path, tmp_path: Path, disk: Callable[..., Path], kind: str
-) -> None:
+def test_a_cache_that_cannot_be_written_stops_no_training(commands, place, tmp_path, disk, kind):
     (tmp_path / "file").touch()
     cache = tmp_path / "file" / "cache"
     if kind != "no folder":

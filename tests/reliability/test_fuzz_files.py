@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import shutil
 import warnings
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import networkx as nx
@@ -17,7 +16,7 @@ import scipy.sparse as sp
 from hypothesis import strategies as st
 
 if TYPE_CHECKING:
-    from hpgmn.graph import Graph
+    pass
 
 pytestmark = pytest.mark.soak
 
@@ -41,14 +40,14 @@ LINES = [
 
 
 @st.composite
-def damages(draw: st.DrawFn) -> list[tuple[Any, ...]]:
+def damages(draw):
     """Changes of a file's bytes: what, where (a share of the file), and a number."""
     kinds = ["flip", "set", "cut", "insert", "delete", "repeat", "zero", "line"]
     change = st.tuples(st.sampled_from(kinds), st.floats(0, 1), st.integers(0, 255))
     return draw(st.sampled_from([0, 0, 1, 1, 2, 4]).flatmap(lambda n: st.lists(change, max_size=n)))
 
 
-def damaged(content: bytes, changes: list[tuple[Any, ...]]) -> bytes:
+def damaged(content, changes):
     """The bytes of a file after some changes."""
     found = bytearray(content)
     for kind, share, number in changes:
@@ -72,7 +71,7 @@ def damaged(content: bytes, changes: list[tuple[Any, ...]]) -> bytes:
     return bytes(found)
 
 
-def check_finite(graph: Graph) -> None:
+def check_finite(graph):
     """What holds of every graph, however it was read."""
     x: Any = graph.x.data if sp.issparse(graph.x) else graph.x
     assert np.isfinite(x).all()
@@ -89,7 +88,7 @@ def check_finite(graph: Graph) -> None:
     assert len(graph.fingerprint) == 64
 
 
-def arrays(sparse: bool, in_folder: bool) -> dict[str, Any]:
+def arrays(sparse, in_folder):
     """The arrays of a small graph file that has everything."""
     random = np.random.default_rng(3)
     y = np.arange(8) % 2
@@ -121,7 +120,7 @@ def arrays(sparse: bool, in_folder: bool) -> dict[str, Any]:
 
 
 @st.composite
-def changed_arrays(draw: st.DrawFn) -> dict[str, Any]:
+def changed_arrays(draw):
     """The arrays of a graph file, some of them another, gone or new."""
     found = arrays(draw(st.booleans()), draw(st.booleans()))
     for _ in range(draw(st.integers(0, 2))):
@@ -169,7 +168,7 @@ def changed_arrays(draw: st.DrawFn) -> dict[str, Any]:
     return found
 
 
-def check_arrays(graph: Graph, found: dict[str, Any]) -> None:
+def check_arrays(graph, found):
     """A graph is the one of which these are the arrays."""
     x = graph.x.toarray() if sp.issparse(graph.x) else graph.x
     if "x" in found:
@@ -194,16 +193,16 @@ def check_arrays(graph: Graph, found: dict[str, Any]) -> None:
         assert getattr(graph.splits, part).tolist() == found[f"{part}_mask"].tolist()
 
 
-def npz(found: dict[str, Any]) -> bytes:
+def npz(found):
     file = io.BytesIO()
     np.savez(file, **found)
     return file.getvalue()
 
 
-def test_any_arrays_in_a_graph_file(fuzz: Any, tmp_path: Path) -> None:
+def test_any_arrays_in_a_graph_file(fuzz, tmp_path):
     from hpgmn.graph.files import read_graph
 
-    def check(found: dict[str, Any]) -> None:
+    def check(found):
         path = tmp_path / "any.npz"
         path.write_bytes(npz(found))
         graph = read_graph(path)
@@ -225,13 +224,13 @@ def test_any_arrays_in_a_graph_file(fuzz: Any, tmp_path: Path) -> None:
     fuzz("graph files", changed_arrays(), check, short=80, long=2500)
 
 
-def test_damaged_bytes_of_a_graph_file(fuzz: Any, tmp_path: Path) -> None:
+def test_damaged_bytes_of_a_graph_file(fuzz, tmp_path):
     from hpgmn.graph.files import read_graph
 
     found = [arrays(False, False), arrays(True, True)]
     whole = [npz(one) for one in found]
 
-    def check(case: tuple[int, list[tuple[Any, ...]]]) -> None:
+    def check(case):
         path = tmp_path / "damaged.npz"
         path.write_bytes(damaged(whole[case[0]], case[1]))
         graph = read_graph(path)
@@ -242,7 +241,7 @@ def test_damaged_bytes_of_a_graph_file(fuzz: Any, tmp_path: Path) -> None:
     fuzz("damaged graph files", cases, check, short=60, long=1500, accepted=0.05)
 
 
-def test_no_bit_of_a_graph_file_s_directory_hides_an_array(tmp_path: Path, soak: Any) -> None:
+def test_no_bit_of_a_graph_file_s_directory_hides_an_array(tmp_path, soak):
     """The directory has no checksum of its own, and names all arrays."""
     from hpgmn.base.errors import HPGMNError
     from hpgmn.graph.files import read_graph
@@ -270,7 +269,7 @@ def test_no_bit_of_a_graph_file_s_directory_hides_an_array(tmp_path: Path, soak:
     )
 
 
-def test_damaged_bytes_of_a_graph_folder(fuzz: Any, tmp_path: Path) -> None:
+def test_damaged_bytes_of_a_graph_folder(fuzz, tmp_path):
     from hpgmn.graph.files import read_graph
 
     found = arrays(True, True)
@@ -280,7 +279,7 @@ def test_damaged_bytes_of_a_graph_folder(fuzz: Any, tmp_path: Path) -> None:
         np.save(folder / f"{name}.npy", array)
     whole = {path.name: path.read_bytes() for path in folder.iterdir()}
 
-    def check(case: tuple[str, list[tuple[Any, ...]]]) -> None:
+    def check(case):
         (folder / case[0]).write_bytes(damaged(whole[case[0]], case[1]))
         try:
             graph = read_graph(folder)
@@ -294,7 +293,7 @@ def test_damaged_bytes_of_a_graph_folder(fuzz: Any, tmp_path: Path) -> None:
     fuzz("damaged graph folders", cases, check, short=60, long=1500)
 
 
-def node_rows() -> list[list[str]]:
+def node_rows():
     rows = [["id", "label", "age", "town", "split"]]
     words = ("train", "train", "val", "test")
     for place in range(12):
@@ -303,14 +302,14 @@ def node_rows() -> list[list[str]]:
     return rows
 
 
-def edge_rows() -> list[list[str]]:
+def edge_rows():
     return [["source", "target", "weight"]] + [
         [f"n{place}", f"n{(place * 5 + 1) % 12}", str(1 + place / 2)] for place in range(12)
     ]
 
 
 @st.composite
-def changed_tables(draw: st.DrawFn) -> dict[str, Any]:
+def changed_tables(draw):
     """Two tables with odd cells, rows too short or too long, and a way to write them."""
     tables = {"nodes": node_rows(), "edges": edge_rows()}
     is_usual = draw(st.booleans())
@@ -354,7 +353,7 @@ def changed_tables(draw: st.DrawFn) -> dict[str, Any]:
     }
 
 
-def written(rows: list[list[str]], case: dict[str, Any]) -> bytes:
+def written(rows, case):
     """A table as the bytes of a file, written without any care."""
     quote = '"' if case["quote"] else ""
     lines = [case["separator"].join(f"{quote}{cell}{quote}" for cell in row) for row in rows]
@@ -362,7 +361,7 @@ def written(rows: list[list[str]], case: dict[str, Any]) -> bytes:
     return text.encode(case["encoding"], errors="replace")
 
 
-def check_plain(graph: Graph) -> None:
+def check_plain(graph):
     """A graph is that of the tables before anything was changed."""
     assert graph.node_ids is not None
     assert graph.node_ids.tolist() == [f"n{place}" for place in range(12)]
@@ -376,10 +375,10 @@ def check_plain(graph: Graph) -> None:
     np.testing.assert_allclose(np.diff(ages), 1 / np.std(np.arange(12)), rtol=1e-5)
 
 
-def test_any_text_tables(fuzz: Any, tmp_path: Path) -> None:
+def test_any_text_tables(fuzz, tmp_path):
     from hpgmn.graph.datasets import load
 
-    def check(case: dict[str, Any]) -> None:
+    def check(case):
         folder = tmp_path / "tables"
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir()
@@ -394,7 +393,7 @@ def test_any_text_tables(fuzz: Any, tmp_path: Path) -> None:
     fuzz("tables of text", changed_tables(), check, short=60, long=2000)
 
 
-def parquet(rows: list[list[str]]) -> bytes:
+def parquet(rows):
     columns = {name: [row[place] for row in rows[1:]] for place, name in enumerate(rows[0])}
     for name in ("age", "weight"):
         if name in columns:
@@ -404,7 +403,7 @@ def parquet(rows: list[list[str]]) -> bytes:
     return file.getvalue()
 
 
-def graphml() -> bytes:
+def graphml():
     network = nx.DiGraph()
     for row in node_rows()[1:]:
         network.add_node(row[0], label=row[1], age=int(row[2]))
@@ -416,7 +415,7 @@ def graphml() -> bytes:
     return file.getvalue()
 
 
-def test_damaged_bytes_of_tables(fuzz: Any, tmp_path: Path) -> None:
+def test_damaged_bytes_of_tables(fuzz, tmp_path):
     from hpgmn.graph import Graph
     from hpgmn.graph.conversion import read_graph_tables
     from hpgmn.tables.columns import open_tables
@@ -433,7 +432,7 @@ def test_damaged_bytes_of_tables(fuzz: Any, tmp_path: Path) -> None:
         "graphml": ({"net.graphml": graphml()}, "net.graphml"),
     }
 
-    def check(case: tuple[str, int, list[tuple[Any, ...]]]) -> None:
+    def check(case):
         folder = tmp_path / "damaged"
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir()

@@ -13,7 +13,7 @@ import torch
 from hypothesis import strategies as st
 
 if TYPE_CHECKING:
-    from hpgmn.graph import Graph
+    pass
 
 pytestmark = pytest.mark.soak
 
@@ -51,7 +51,7 @@ DTYPES = [
 ]
 
 
-def _array(values: Any, dtype: str, how: str) -> Any:
+def _array(values, dtype, how):
     """Values as an array of some type, held in some way; as they are where that cannot be."""
     with np.errstate(all="ignore"), warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -61,7 +61,7 @@ def _array(values: Any, dtype: str, how: str) -> Any:
             return values
 
 
-def _held(array: Any, how: str) -> Any:
+def _held(array, how):
     """An array as another kind of object."""
     if how == "torch":
         return torch.from_numpy(array)
@@ -97,7 +97,7 @@ SCALARS: list[Any] = [
 
 
 @st.composite
-def odd_arrays(draw: st.DrawFn, length: int) -> Any:
+def odd_arrays(draw, length):
     """Something in place of an array of about that length."""
     if draw(st.integers(0, 2)) == 0:
         return draw(st.sampled_from(SCALARS))
@@ -118,7 +118,7 @@ SCALES = [1.0, 2.0**-130, 2.0**100, 2.0**127]
 
 
 @st.composite
-def right_values(draw: st.DrawFn) -> dict[str, Any]:
+def right_values(draw):
     """What a small graph is to hold, in plain lists: the answer that a graph is compared with."""
     nodes, width = draw(st.integers(1, 6)), draw(st.integers(1, 3))
     edges, splits = draw(st.integers(0, 12)), draw(st.integers(1, 2))
@@ -151,7 +151,7 @@ def right_values(draw: st.DrawFn) -> dict[str, Any]:
 
 
 @st.composite
-def given_somehow(draw: st.DrawFn, right: dict[str, Any]) -> dict[str, Any]:
+def given_somehow(draw, right):
     """The same values as arguments of ``Graph``: arrays, tensors, sparse matrices, lists."""
     given = dict(right)
     given["x"] = _array(right["x"], "f4", draw(st.sampled_from(WAYS[:9])))
@@ -173,7 +173,7 @@ def given_somehow(draw: st.DrawFn, right: dict[str, Any]) -> dict[str, Any]:
 
 
 @st.composite
-def arguments(draw: st.DrawFn) -> tuple[dict[str, Any], dict[str, Any]]:
+def arguments(draw):
     """Arguments of ``Graph``, some of them odd, and the right values of the others."""
     right = draw(right_values())
     given = draw(given_somehow(right))
@@ -199,7 +199,7 @@ ODD = object()
 """In the place of a value that was not given as it should be."""
 
 
-def check_values(graph: Graph, right: dict[str, Any]) -> None:
+def check_values(graph, right):
     """A graph holds what it was given, wherever that was not odd."""
     if right["x"] is not ODD:
         assert (graph.x.toarray() if sp.issparse(graph.x) else graph.x).tolist() == right["x"]
@@ -235,7 +235,7 @@ def check_values(graph: Graph, right: dict[str, Any]) -> None:
 Pairs = dict[tuple[int, int], float]
 
 
-def neighbours(right: dict[str, Any]) -> dict[str, Pairs]:
+def neighbours(right):
     """Who is whose neighbour, by the rules of ``Graph``, one listed edge after the other.
 
     Self-loops do not count. Weights of repeats are added; without weights a repeat is the same
@@ -254,7 +254,7 @@ def neighbours(right: dict[str, Any]) -> dict[str, Pairs]:
     return {"out": out, "in": back, "undirected": either if weights is None else added}
 
 
-def check_edges(graph: Graph, right: dict[str, Any]) -> None:
+def check_edges(graph, right):
     """Every way of reading neighbours gives those of the listed edges."""
     wanted = neighbours(right)
     for mode, pairs in wanted.items():
@@ -273,7 +273,7 @@ def check_edges(graph: Graph, right: dict[str, Any]) -> None:
     assert graph.has_one_way_edges == one_way
 
 
-def check_graph(graph: Graph) -> None:
+def check_graph(graph):
     """What holds of every graph, found without its own code."""
     nodes = graph.num_nodes
     x = graph.x.toarray() if sp.issparse(graph.x) else graph.x
@@ -320,10 +320,10 @@ def check_graph(graph: Graph) -> None:
     assert graph._repr_html_()
 
 
-def test_any_arguments_of_a_graph(fuzz: Any) -> None:
+def test_any_arguments_of_a_graph(fuzz):
     from hpgmn.graph import Graph
 
-    def check(case: tuple[dict[str, Any], dict[str, Any]]) -> None:
+    def check(case):
         given, right = case
         graph = Graph(**given)
         check_graph(graph)
@@ -336,10 +336,10 @@ def test_any_arguments_of_a_graph(fuzz: Any) -> None:
     fuzz("Graph", arguments(), check, short=150, long=5000, accepted=0.2)
 
 
-def test_right_arguments_are_never_refused(fuzz: Any) -> None:
+def test_right_arguments_are_never_refused(fuzz):
     from hpgmn.graph import Graph
 
-    def check(case: tuple[dict[str, Any], dict[str, Any]]) -> None:
+    def check(case):
         given, right = case
         graph = Graph(**given)
         check_values(graph, right)

@@ -16,7 +16,7 @@ import torch
 from hypothesis import strategies as st
 
 if TYPE_CHECKING:
-    from hpgmn.graph import Graph
+    pass
 
 pytestmark = pytest.mark.soak
 
@@ -36,7 +36,7 @@ VALUES: list[Any] = [
 
 
 @st.composite
-def columns(draw: st.DrawFn, length: int) -> list[Any]:
+def columns(draw, length):
     """A column: of one kind with something odd in it, or of anything."""
     usual = ["number", "word", "flag"] * 3
     kind = draw(st.sampled_from([*usual, "constant", "empty", "any"]))
@@ -56,7 +56,7 @@ def columns(draw: st.DrawFn, length: int) -> list[Any]:
 
 
 @st.composite
-def tables(draw: st.DrawFn) -> dict[str, Any]:
+def tables(draw):
     """A node table, an edge table and options; mostly right, in part odd."""
     count = draw(st.sampled_from([*[5, 9, 9, 12, 12] * 2, 0, 1, 2]))
     kind = draw(st.sampled_from([*["text", "text", "whole"] * 2, "float", "odd"]))
@@ -126,19 +126,19 @@ def tables(draw: st.DrawFn) -> dict[str, Any]:
     return {"nodes": nodes, "edges": edges, "form": draw(st.sampled_from(FORMS)), **options}
 
 
-def _frame(columns_: dict[Any, Any]) -> Any:
+def _frame(columns_):
     return pd.DataFrame({key: pd.Series(own, dtype=object) for key, own in columns_.items()})
 
 
 FORMS = ["mapping", "mapping", "pandas", "objects", "arrow"]
 
 
-def plain(values: list[Any]) -> list[Any]:
+def plain(values):
     """A column without NaT of NumPy, which pyarrow's own reader ends the process over."""
     return [None if isinstance(one, np.datetime64) else one for one in values]
 
 
-def given_as(form: str, table: dict[Any, Any]) -> Any:
+def given_as(form, table):
     """A table as the object of some library; as it is where the library refuses it."""
     try:
         if form == "pandas":
@@ -152,7 +152,7 @@ def given_as(form: str, table: dict[Any, Any]) -> Any:
     return table
 
 
-def check_whole(graph: Graph) -> None:
+def check_whole(graph):
     """What holds of every graph made of tables."""
     x = graph.x if isinstance(graph.x, np.ndarray) else graph.x.toarray()
     assert np.isfinite(x).all()
@@ -174,17 +174,17 @@ def check_whole(graph: Graph) -> None:
     assert len(graph.fingerprint) == 64
 
 
-def plain_ids(values: list[Any]) -> list[str] | None:
+def plain_ids(values):
     """The names of ids where nothing is odd about them; None otherwise."""
     if all(type(one) is str for one in values) or all(type(one) is int for one in values):
         return [str(one) for one in values]
     return None
 
 
-def test_any_tables(fuzz: Any) -> None:
+def test_any_tables(fuzz):
     from hpgmn.graph import from_tables
 
-    def check(case: dict[str, Any]) -> None:
+    def check(case):
         case = dict(case)
         nodes, edges, form = case.pop("nodes"), case.pop("edges"), case.pop("form")
         graph = from_tables(given_as(form, nodes), given_as(form, edges), **case)
@@ -207,7 +207,7 @@ def test_any_tables(fuzz: Any) -> None:
 
 
 @st.composite
-def networks(draw: st.DrawFn) -> Any:
+def networks(draw):
     """A networkx graph of any class, with odd names and attributes."""
     kind = draw(st.sampled_from([nx.Graph, nx.DiGraph, nx.MultiGraph, nx.MultiDiGraph]))
     network = kind(name=draw(st.sampled_from(["", "net", *IDS, 5])))
@@ -241,10 +241,10 @@ def networks(draw: st.DrawFn) -> Any:
     return network
 
 
-def test_any_network(fuzz: Any) -> None:
+def test_any_network(fuzz):
     from hpgmn.graph import from_networkx
 
-    def check(network: Any) -> None:
+    def check(network):
         graph = from_networkx(network)
         check_whole(graph)
         assert graph.node_ids is not None
@@ -265,13 +265,13 @@ def test_any_network(fuzz: Any) -> None:
 class Thing:
     """An object with attributes, as PyTorch Geometric's is."""
 
-    def __init__(self, **values: Any) -> None:
+    def __init__(self, **values):
         self.x = self.y = self.edge_index = None
         self.__dict__.update(values)
 
 
 @st.composite
-def pyg_objects(draw: st.DrawFn) -> Any:
+def pyg_objects(draw):
     """An object of PyTorch Geometric, mostly right."""
     count, width = draw(st.integers(0, 6)), draw(st.integers(0, 3))
     seed = torch.Generator().manual_seed(draw(st.integers(0, 2**31)))
@@ -295,10 +295,10 @@ def pyg_objects(draw: st.DrawFn) -> Any:
     return Thing(**values)
 
 
-def test_any_object_of_pytorch_geometric(fuzz: Any) -> None:
+def test_any_object_of_pytorch_geometric(fuzz):
     from hpgmn.graph import Graph
 
-    def check(data: Any) -> None:
+    def check(data):
         graph = Graph.from_pyg(data)
         assert np.isfinite(graph.x if isinstance(graph.x, np.ndarray) else graph.x.data).all()
         assert graph.edge_index.tolist() == np.asarray(data.edge_index).reshape(2, -1).tolist()

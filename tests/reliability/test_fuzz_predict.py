@@ -23,7 +23,7 @@ IDS: list[Any] = ["m0", "m1", "n1", "m0 ", "", None, 7, 1.5, "m\x00", "../n1", "
 
 
 @pytest.fixture(scope="module")
-def trained() -> Pair:
+def trained():
     """A classifier on a graph of tables, with numbers, words and missing values."""
     from hpgmn.classifier import HPGMNClassifier
     from hpgmn.graph import from_tables
@@ -49,7 +49,7 @@ def trained() -> Pair:
 
 
 @st.composite
-def news(draw: st.DrawFn) -> dict[str, Any]:
+def news(draw):
     """Tables of new nodes and of edges that may lead to known ones."""
     count = draw(st.integers(1, 4))
     ids: list[Any] = [f"m{place}" for place in range(count)]
@@ -79,13 +79,13 @@ def news(draw: st.DrawFn) -> dict[str, Any]:
     return {"nodes": nodes, "edges": edges}
 
 
-def test_any_new_nodes(fuzz: Any, trained: Pair) -> None:
+def test_any_new_nodes(fuzz, trained):
     from hpgmn.graph import from_tables
 
     model, graph = trained
     before = model.predict_proba(graph)
 
-    def check(case: dict[str, Any]) -> None:
+    def check(case):
         larger = from_tables(**case, onto=graph)
         count = len(next(iter(case["nodes"].values())))
         assert larger.num_nodes == 40 + count

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,7 +12,7 @@ import yaml
 from hypothesis import strategies as st
 
 if TYPE_CHECKING:
-    from hpgmn.graph import Graph
+    pass
 
 pytestmark = pytest.mark.soak
 
@@ -94,7 +93,7 @@ yaml_values = st.recursive(
 )
 
 
-def check_settings(settings: Any) -> None:
+def check_settings(settings):
     """Every value has its type and keeps its limits."""
     from hpgmn.base.settings import settings_dict
 
@@ -120,7 +119,7 @@ def check_settings(settings: Any) -> None:
 TRUE, FALSE = {"true", "yes", "on", "1"}, {"false", "no", "off", "0"}
 
 
-def check_meant(settings: Any, given: dict[str, Any]) -> None:
+def check_meant(settings, given):
     """Every value means what was given; whatever was not given has its default."""
     for info in dataclasses.fields(settings):
         found = getattr(settings, info.name)
@@ -142,7 +141,7 @@ def check_meant(settings: Any, given: dict[str, Any]) -> None:
             assert found == str(value)
 
 
-def right(info: dataclasses.Field[Any]) -> list[Any]:
+def right(info):
     """Values that a setting takes, in all the ways in which they may be written."""
     meta, default = info.metadata, info.default
     if isinstance(default, tuple):
@@ -163,12 +162,12 @@ def right(info: dataclasses.Field[Any]) -> list[Any]:
     return [default, str(default), *(one for one in limits if one is not None)]
 
 
-def likely(info: dataclasses.Field[Any]) -> st.SearchStrategy[Any]:
+def likely(info):
     """Values of a setting most of which are right."""
     return st.sampled_from([*right(info) * 4, 1, 2.0, "0.5", "3"])
 
 
-def test_every_setting_takes_its_right_values() -> None:
+def test_every_setting_takes_its_right_values():
     from hpgmn.base.settings import make_settings
     from hpgmn.models import MODELS
 
@@ -178,12 +177,12 @@ def test_every_setting_takes_its_right_values() -> None:
             check_meant(make_settings(kind, {info.name: value}), {info.name: value})
 
 
-def test_any_values_of_settings(fuzz: Any) -> None:
+def test_any_values_of_settings(fuzz):
     from hpgmn.base.settings import make_settings
     from hpgmn.models import MODELS
 
     @st.composite
-    def cases(draw: st.DrawFn) -> tuple[str, dict[Any, Any]]:
+    def cases(draw):
         model = draw(st.sampled_from(sorted(MODELS)))
         fields = dataclasses.fields(MODELS[model].settings)
         given: dict[Any, Any] = {}
@@ -193,7 +192,7 @@ def test_any_values_of_settings(fuzz: Any) -> None:
             given[draw(st.sampled_from(["", 5, None, "LR", "lr "]))] = draw(values)
         return model, given
 
-    def check(case: tuple[str, dict[Any, Any]]) -> None:
+    def check(case):
         settings = make_settings(MODELS[case[0]].settings, case[1])
         check_settings(settings)
         check_meant(settings, case[1])
@@ -235,7 +234,7 @@ OTHERS: dict[str, list[Any]] = {
 
 
 @st.composite
-def config_texts(draw: st.DrawFn) -> tuple[bytes, dict[str, Any] | None]:
+def config_texts(draw):
     """A YAML file: right, with odd values, or with its text disturbed; and its content if not."""
     content: dict[str, Any] = {
         key: draw(st.sampled_from([RIGHT[key], *OTHERS.get(key, [])]))
@@ -278,7 +277,7 @@ def config_texts(draw: st.DrawFn) -> tuple[bytes, dict[str, Any] | None]:
     return text.encode(encoding, errors="replace"), content if is_whole else None
 
 
-def test_any_config_file(fuzz: Any, tmp_path: Path) -> None:
+def test_any_config_file(fuzz, tmp_path):
     from hpgmn.base.errors import HPGMNError
     from hpgmn.base.settings import make_settings
     from hpgmn.graph.datasets import check_column_options
@@ -287,7 +286,7 @@ def test_any_config_file(fuzz: Any, tmp_path: Path) -> None:
     from hpgmn.runs.spec import RunSpec
     from hpgmn.tables.columns import Columns
 
-    def check(case: tuple[bytes, dict[str, Any] | None]) -> None:
+    def check(case):
         text, content = case
         path = tmp_path / "config.yaml"
         path.write_bytes(text)
@@ -314,7 +313,7 @@ def test_any_config_file(fuzz: Any, tmp_path: Path) -> None:
     fuzz("config files", config_texts(), check, short=80, long=2000)
 
 
-def test_any_run_specification(fuzz: Any) -> None:
+def test_any_run_specification(fuzz):
     from hpgmn.runs.spec import RunSpec
 
     words = [value for value in VALUES if not isinstance(value, np.str_)]  # which no file holds
@@ -325,7 +324,7 @@ def test_any_run_specification(fuzz: Any) -> None:
     )
     cases = st.builds(lambda one, other: one | other, right, st.one_of(st.just({}), changed))
 
-    def check(changes: dict[str, Any]) -> None:
+    def check(changes):
         spec = RunSpec.from_dict(RIGHT | changes)
         assert isinstance(spec.settings, dict)
         assert all(type(number) is int for number in spec.splits)
@@ -348,14 +347,14 @@ def test_any_run_specification(fuzz: Any) -> None:
     fuzz("configs of runs", cases, check, short=60, long=2000, accepted=0.3)
 
 
-def test_any_assignments(fuzz: Any) -> None:
+def test_any_assignments(fuzz):
     from hpgmn.base.settings import make_settings, parse_assignments
     from hpgmn.models import MODELS
 
     fields = dataclasses.fields(MODELS["hpgmn"].settings)
 
     @st.composite
-    def pairs(draw: st.DrawFn) -> tuple[str, str, str]:
+    def pairs(draw):
         info = draw(st.sampled_from(fields))
         right = likely(info).filter(lambda value: not isinstance(value, tuple | list)).map(str)
         odd = st.one_of(st.sampled_from(WORDS), st.integers(0, 99).map(str), st.text(max_size=5))
@@ -363,7 +362,7 @@ def test_any_assignments(fuzz: Any) -> None:
         sign = draw(st.sampled_from([*["=", " = "] * 6, "", ":", "=="]))
         return name, sign, draw(right if draw(st.integers(0, 3)) else odd)
 
-    def check(case: list[tuple[str, str, str]]) -> None:
+    def check(case):
         given = parse_assignments(["".join(parts) for parts in case])
         settings = make_settings(MODELS["hpgmn"].settings, given)
         check_settings(settings)
@@ -386,7 +385,7 @@ BOUNDED = {
 """Settings whose large values are right but take long."""
 
 
-def test_any_hyperparameters_of_the_estimator(fuzz: Any, small_graph: Graph) -> None:
+def test_any_hyperparameters_of_the_estimator(fuzz, small_graph):
     from hpgmn.classifier import HPGMNClassifier
     from hpgmn.models import MODELS
 
@@ -396,7 +395,7 @@ def test_any_hyperparameters_of_the_estimator(fuzz: Any, small_graph: Graph) -> 
     fields = {info.name: info for info in dataclasses.fields(MODELS["hpgmn"].settings)}
 
     @st.composite
-    def cases(draw: st.DrawFn) -> dict[str, Any]:
+    def cases(draw):
         odd = draw(st.lists(st.sampled_from([*names, *names, *own]), max_size=2))
         usual = [0, 1, 2, 3, 4, 0.5, 0.1, 1e-3, 20, 1e3, 1e6, 1e30, True, False, "both", "unit"]
         found = {
@@ -419,7 +418,7 @@ def test_any_hyperparameters_of_the_estimator(fuzz: Any, small_graph: Graph) -> 
                     found[key] = "7"
         return found
 
-    def check(case: dict[str, Any]) -> None:
+    def check(case):
         model = HPGMNClassifier(**(SMALL | case if case.get("model", "hpgmn") == "hpgmn" else case))
         repr(model)
         model._repr_html_()

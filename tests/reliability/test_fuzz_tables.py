@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import statistics
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,7 +13,7 @@ import pytest
 from hypothesis import strategies as st
 
 if TYPE_CHECKING:
-    from hpgmn.graph import Graph
+    pass
 
 pytestmark = pytest.mark.soak
 
@@ -23,7 +22,7 @@ FORMS = ["mapping", "pandas", "arrow", "csv", "csv", "csv", "tsv", "parquet"]
 
 
 @st.composite
-def right_tables(draw: st.DrawFn) -> dict[str, Any]:
+def right_tables(draw):
     """Columns of nodes and edges with nothing odd about them, and a form to give them in."""
     random = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     count = draw(st.integers(4, 14))
@@ -64,7 +63,7 @@ def right_tables(draw: st.DrawFn) -> dict[str, Any]:
     }
 
 
-def written(table: Table, case: dict[str, Any]) -> bytes:
+def written(table, case):
     """A table as text; what is missing is an empty cell."""
     quote = case["quote"]
     separator = "\t" if case["form"] == "tsv" else case["separator"]
@@ -77,7 +76,7 @@ def written(table: Table, case: dict[str, Any]) -> bytes:
     return text.encode(case["encoding"])
 
 
-def read(case: dict[str, Any], folder: Path) -> Graph:
+def read(case, folder):
     """The graph in two tables of some form."""
     from hpgmn.graph import from_tables
     from hpgmn.graph.datasets import load
@@ -97,7 +96,7 @@ def read(case: dict[str, Any], folder: Path) -> Graph:
     return load(folder)
 
 
-def numbers(name: str, values: list[Any]) -> Table:
+def numbers(name, values):
     """A column of numbers as attributes: standardised, the median where one is missing."""
     present = [value for value in values if value is not None]
     mean, deviation = statistics.fmean(present), statistics.pstdev(present)
@@ -109,7 +108,7 @@ def numbers(name: str, values: list[Any]) -> Table:
     return found
 
 
-def words(name: str, values: list[Any]) -> Table:
+def words(name, values):
     """A column of words as attributes: one for each word, and one for none."""
     known = {value for value in values if value is not None}
     if len(set(values)) == 1 or not known:
@@ -120,7 +119,7 @@ def words(name: str, values: list[Any]) -> Table:
     return found
 
 
-def check_rows(graph: Graph, nodes: Table, edges: Table) -> None:
+def check_rows(graph, nodes, edges):
     """A graph holds what the rows say."""
     assert graph.node_ids is not None
     assert graph.node_ids.tolist() == [str(one) for one in nodes["id"]]
@@ -151,8 +150,8 @@ def check_rows(graph: Graph, nodes: Table, edges: Table) -> None:
         assert mask == [word == part for word in nodes["split"]]
 
 
-def test_right_tables_are_read_as_they_are(fuzz: Any, tmp_path: Path) -> None:
-    def check(case: dict[str, Any]) -> None:
+def test_right_tables_are_read_as_they_are(fuzz, tmp_path):
+    def check(case):
         check_rows(read(case, tmp_path), case["nodes"], case["edges"])
 
     fuzz("right tables", right_tables(), check, short=40, long=1000, accepted=1, refused=False)

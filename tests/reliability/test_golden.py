@@ -25,7 +25,6 @@ import torch
 from hpgmn.base.metrics import METRICS, class_loss
 from hpgmn.base.randomness import DropRate, Noise, signs, stable_key, step_key
 from hpgmn.base.settings import make_settings
-from hpgmn.graph import Graph
 from hpgmn.graph.homophily import homophily
 from hpgmn.graph.splits import random_splits
 from hpgmn.graph.synthetic import trading_network
@@ -52,11 +51,11 @@ FORMS: dict[str, dict[str, Any]] = {
 }
 
 
-def small() -> Graph:
+def small():
     return trading_network(num_nodes=120, seed=1).graph
 
 
-def digest(*arrays: Any) -> str:
+def digest(*arrays):
     """Of arrays of whole numbers or truth values."""
     found = hashlib.sha256()
     for array in arrays:
@@ -64,14 +63,14 @@ def digest(*arrays: Any) -> str:
     return found.hexdigest()[:16]
 
 
-def marks(values: Any) -> list[float]:
+def marks(values):
     """A few sums by which an array of floats is known, its order included."""
     flat = np.asarray(values, np.float64).reshape(-1)
     weights = np.cos(np.arange(flat.size))
     return [float(flat.sum()), float(np.abs(flat).sum()), float(flat @ weights)]
 
 
-def of_streams() -> dict[str, Any]:
+def of_streams():
     noise = Noise(torch.tensor([7, -3]), 5)
     kept = noise.keep("place", (10, 8), DropRate([0.3, 0.7]))
     return {
@@ -82,7 +81,7 @@ def of_streams() -> dict[str, Any]:
     }
 
 
-def of_graphs() -> dict[str, Any]:
+def of_graphs():
     graph = small()
     assert graph.splits is not None
     masks = [getattr(graph.splits, part) for part in ("train", "val", "test")]
@@ -99,7 +98,7 @@ def of_graphs() -> dict[str, Any]:
     }
 
 
-def of_statistics(form: str) -> dict[str, Any]:
+def of_statistics(form):
     graph = small()
     settings = StatisticsSettings(**FORMS[form])
     built = LocalStatistics(graph).build(graph.y[None], graph.num_classes, [settings])
@@ -107,7 +106,7 @@ def of_statistics(form: str) -> dict[str, Any]:
     return {name: marks(built[name].rows(every)) for name in statistic_names(settings)}
 
 
-def of_metrics() -> dict[str, Any]:
+def of_metrics():
     random = np.random.default_rng(0)
     logits = torch.from_numpy(random.normal(size=(2, 40, 3)))
     labels = torch.from_numpy(random.integers(0, 3, (2, 40)))
@@ -120,7 +119,7 @@ def of_metrics() -> dict[str, Any]:
     return found
 
 
-def of_model(name: str) -> dict[str, Any]:
+def of_model(name):
     """Losses of each stage after its last step, and the validation score of the best epoch."""
     graph, cls = small(), MODELS[name].settings
     names = {info.name for info in dataclasses.fields(cls)}
@@ -139,7 +138,7 @@ def of_model(name: str) -> dict[str, Any]:
     return found | {"val_score": fitted.val_score.tolist()}
 
 
-def numbers() -> dict[str, Any]:
+def numbers():
     return {
         "streams": of_streams(),
         "graphs": of_graphs(),
@@ -149,12 +148,12 @@ def numbers() -> dict[str, Any]:
     }
 
 
-def golden() -> dict[str, Any]:
+def golden():
     content: dict[str, Any] = json.loads(FILE.read_text(encoding="utf-8"))
     return content
 
 
-def assert_alike(found: Any, kept: Any, tolerance: float) -> None:
+def assert_alike(found, kept, tolerance):
     assert found.keys() == kept.keys()
     for name, value in kept.items():
         if isinstance(value, list) and isinstance(value[0], float):
@@ -163,29 +162,29 @@ def assert_alike(found: Any, kept: Any, tolerance: float) -> None:
             assert found[name] == value, name
 
 
-def test_streams_of_random_numbers() -> None:
+def test_streams_of_random_numbers():
     assert_alike(of_streams(), golden()["streams"], FLOATS)
 
 
-def test_generated_graphs_and_splits() -> None:
+def test_generated_graphs_and_splits():
     assert_alike(of_graphs(), golden()["graphs"], FLOATS)
 
 
-def test_metrics() -> None:
+def test_metrics():
     assert_alike(of_metrics(), golden()["metrics"], FLOATS)
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_statistics(form: str) -> None:
+def test_statistics(form):
     assert_alike(of_statistics(form), golden()["statistics"][form], FLOATS)
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_losses_after_a_few_steps(name: str) -> None:
+def test_losses_after_a_few_steps(name):
     assert_alike(of_model(name), golden()["models"][name], LOSSES)
 
 
-def test_nothing_is_kept_that_is_gone() -> None:
+def test_nothing_is_kept_that_is_gone():
     assert golden()["models"].keys() == MODELS.keys()
     assert golden()["statistics"].keys() == FORMS.keys()
 

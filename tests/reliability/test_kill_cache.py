@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -33,17 +31,15 @@ np.savez("found.npz", **rows)
 """
 
 
-def test_a_killed_computation_leaves_nothing_that_is_read_as_good(
-    soak: Any, commands: Any, tmp_path: Path
-) -> None:
+def test_a_killed_computation_leaves_nothing_that_is_read_as_good(soak, commands, tmp_path):
     cache, found = tmp_path / "cache", tmp_path / "found.npz"
 
-    def compute(folder: Path, moment: Any = None) -> Any:
+    def compute(folder, moment=None):
         folder.mkdir(exist_ok=True)
         environment = {"HPGMN_CACHE": str(cache)}
         return commands(folder=folder, before=WORK, environment=environment, moment=moment)
 
-    def rows(path: Path) -> dict[str, bytes]:
+    def rows(path):
         with np.load(path) as stored:
             return {name: stored[name].tobytes() for name in stored}
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import os
 import shutil
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,7 +20,7 @@ PARTS = ("train", "val", "test")
 Content = dict[str, Any]
 
 
-def write_tables(folder: Path, seed: int) -> None:
+def write_tables(folder, seed):
     """Tables that have nothing in common with those of another seed."""
     random = np.random.default_rng(seed)
     folder.mkdir()
@@ -41,7 +40,7 @@ def write_tables(folder: Path, seed: int) -> None:
     (folder / "edges.csv").write_text("\n".join(["source,target,weight", *edges]) + "\n")
 
 
-def content(path: Path) -> Content | None:
+def content(path):
     """Every array of a graph, read whole and checked; None where there is none."""
     if not path.exists():
         return None
@@ -61,7 +60,7 @@ def content(path: Path) -> Content | None:
     return {name: np.asarray(array).tolist() for name, array in arrays.items()}
 
 
-def expected_in(folder: Path) -> Content:
+def expected_in(folder):
     """What the tables say."""
     nodes = [line.split(",") for line in (folder / "nodes.csv").read_text().splitlines()]
     edges = [line.split(",") for line in (folder / "edges.csv").read_text().splitlines()]
@@ -80,7 +79,7 @@ def expected_in(folder: Path) -> Content:
     }
 
 
-def moves_in(answer: Any) -> list[int]:
+def moves_in(answer):
     """The touches at which something is about to be moved to its place."""
     return [
         number for number, (event, _) in enumerate(answer.seen, start=1) if event == "os.rename"
@@ -89,9 +88,7 @@ def moves_in(answer: Any) -> list[int]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["out.npz", "out.graph"])
-def test_a_killed_conversion_leaves_no_half_graph(
-    soak: Any, commands: Any, tmp_path: Path, name: str
-) -> None:
+def test_a_killed_conversion_leaves_no_half_graph(soak, commands, tmp_path, name):
     for number, source in enumerate(("old", "new")):
         write_tables(tmp_path / source, number)
     words = {source: ("convert", source, "--out", name, "--overwrite") for source in ("old", "new")}
@@ -134,21 +131,21 @@ def test_a_killed_conversion_leaves_no_half_graph(
     )
 
 
-def make_drafts_old(folder: Path) -> None:
+def make_drafts_old(folder):
     """Date the drafts of killed processes back, so that the next command may remove them."""
     for draft in folder.glob(f".*{DRAFT_SUFFIX}"):
         for path in (*draft.iterdir(), draft):
             os.utime(path, (0, 0))
 
 
-def _remove(path: Path) -> None:
+def _remove(path):
     if path.is_dir():
         shutil.rmtree(path)
     else:
         path.unlink(missing_ok=True)
 
 
-def test_an_existing_graph_is_replaced_only_when_asked(commands: Any, tmp_path: Path) -> None:
+def test_an_existing_graph_is_replaced_only_when_asked(commands, tmp_path):
     write_tables(tmp_path / "old", 0)
     for name in ("out.npz", "out.graph"):
         assert commands("convert", "old", "--out", name, folder=tmp_path).code == 0

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -28,11 +26,11 @@ WORDS = ("reproduce", "table2", "--quick", "--device", "cpu", "--out", "out")
 class Whole:
     """A reproduction that was left alone."""
 
-    def __init__(self, folder: Path, answer: Any) -> None:
+    def __init__(self, folder, answer):
         self.folder, self.answer = folder, answer
         self.environment = environment(folder)
 
-    def check(self, answer: Any, out: Path, lasting: Callable[[Any], Any]) -> None:
+    def check(self, answer, out, lasting):
         """Fail where the tables or the folder are not those of the whole one."""
         assert answer.out == self.answer.out
         expected = records(self.folder / "out", lasting)
@@ -43,18 +41,18 @@ class Whole:
         assert {path.name for path in out.iterdir()} == names
 
 
-def environment(folder: Path) -> dict[str, str]:
+def environment(folder):
     return {"HPGMN_DATA": str(folder / "data"), "XDG_CACHE_HOME": str(folder)}
 
 
-def records(out: Path, lasting: Callable[[Any], Any]) -> dict[str, Any]:
+def records(out, lasting):
     """Every record of a folder, without times, memory, dates, and the checksum of these."""
     return {
         path.name: lasting(json.loads(path.read_text())) for path in sorted(out.glob("cells/*"))
     }
 
 
-def finished(out: Path) -> dict[tuple[str, str], Any]:
+def finished(out):
     """The records of a folder with their bytes, and each trial that was trained, with its time."""
     found: dict[tuple[str, str], Any] = {}
     for path in out.glob("cells/*.json"):
@@ -69,7 +67,7 @@ def finished(out: Path) -> dict[tuple[str, str], Any]:
 
 
 @pytest.fixture(scope="module")
-def whole(commands: Any, tmp_path_factory: pytest.TempPathFactory) -> Whole:
+def whole(commands, tmp_path_factory):
     folder = tmp_path_factory.mktemp("whole")
     random = np.random.default_rng(0)
     y = np.repeat([0, 1, 2], 8)
@@ -88,13 +86,8 @@ def whole(commands: Any, tmp_path_factory: pytest.TempPathFactory) -> Whole:
 
 @pytest.mark.slow
 def test_a_killed_reproduction_ends_with_the_same_records(
-    soak: Any,
-    commands: Any,
-    survive: Any,
-    whole: Whole,
-    tmp_path: Path,
-    lasting: Callable[[Any], Any],
-) -> None:
+    soak, commands, survive, whole, tmp_path, lasting
+):
     kills = soak.amount(short=3, long=50)
     # States are saved by the clock. So many touches there are if none is saved, and a record is
     # there before if one is saved after each epoch.
@@ -122,8 +115,8 @@ def test_a_killed_reproduction_ends_with_the_same_records(
 
 @pytest.mark.slow
 def test_workers_whose_command_is_killed_leave_what_others_go_on_with(
-    commands: Any, whole: Whole, tmp_path: Path, lasting: Callable[[Any], Any]
-) -> None:
+    commands, whole, tmp_path, lasting
+):
     options = {"folder": tmp_path, "before": BEFORE, "environment": whole.environment}
     watched = BEFORE + KILL_AT_WORK
     killed = commands(*WORDS, "--workers", "2", **options | {"before": watched})

@@ -6,9 +6,7 @@ import json
 import shutil
 import signal
 from collections import Counter
-from collections.abc import Callable, Iterator
 from itertools import chain
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -52,7 +50,7 @@ WORDS += tuple(word for key, value in SETTINGS.items() for word in ("--set", f"{
 
 
 @pytest.fixture(scope="module")
-def undisturbed(commands: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
+def undisturbed(commands, tmp_path_factory):
     """The folder of a run that was left alone, and what became of it."""
     folder = tmp_path_factory.mktemp("undisturbed")
     graph = package.trading_network(num_nodes=120, seed=3).graph
@@ -63,22 +61,20 @@ def undisturbed(commands: Any, tmp_path_factory: pytest.TempPathFactory) -> tupl
 
 
 @pytest.fixture
-def folder(undisturbed: tuple[Path, Any], tmp_path: Path) -> Path:
+def folder(undisturbed, tmp_path):
     """A folder with the graph."""
     (tmp_path / "trading.npz").symlink_to(undisturbed[0] / "trading.npz")
     return tmp_path
 
 
 @pytest.fixture
-def assert_same(
-    lasting: Callable[[Any], Any], undisturbed: tuple[Path, Any], folder: Path
-) -> Callable[[Any], None]:
+def assert_same(lasting, undisturbed, folder):
     """Fails where a run is not the undisturbed one, but for times and dates."""
 
     return lambda answer: assert_same_run(folder / "run", undisturbed[0] / "run", lasting)
 
 
-def assert_same_run(one: Path, other: Path, lasting: Callable[[Any], Any]) -> None:
+def assert_same_run(one, other, lasting):
     """Fails where two runs differ, but for times and dates."""
     assert {path.name for path in one.iterdir()} == RUN_FILES
     for name in SAME:
@@ -93,10 +89,10 @@ def assert_same_run(one: Path, other: Path, lasting: Callable[[Any], Any]) -> No
 class Finished:
     """The stages and epochs of a run under way, those of the former with the time they took."""
 
-    def __init__(self, run: Path) -> None:
+    def __init__(self, run):
         self._run, self._last = run, dict[tuple[object, ...], float]()
 
-    def __call__(self) -> dict[tuple[object, ...], float]:
+    def __call__(self):
         if (self._run / "metrics.json").exists():  # states are gone, and compared is the whole
             return self._last
         self._last = {}
@@ -111,7 +107,7 @@ class Finished:
         return self._last
 
 
-def saves_of(answer: Any) -> list[int]:
+def saves_of(answer):
     """The touches at which a state of the second batch came to its place."""
     return [
         number
@@ -121,7 +117,7 @@ def saves_of(answer: Any) -> list[int]:
 
 
 @pytest.mark.slow
-def test_the_undisturbed_run_is_worth_disturbing(undisturbed: tuple[Path, Any]) -> None:
+def test_the_undisturbed_run_is_worth_disturbing(undisturbed):
     """Several batches, replicas that stop at different epochs, and an estimator before them."""
     folder, answer = undisturbed
     lines = (folder / "run" / "history.jsonl").read_text().splitlines()
@@ -134,13 +130,7 @@ def test_the_undisturbed_run_is_worth_disturbing(undisturbed: tuple[Path, Any]) 
     assert {f"/run/{name}" for name in RUN_FILES} <= touched
 
 
-def test_a_killed_run_ends_with_the_same_bits(
-    soak: Any,
-    survive: Any,
-    undisturbed: tuple[Path, Any],
-    folder: Path,
-    assert_same: Callable[[Any], None],
-) -> None:
+def test_a_killed_run_ends_with_the_same_bits(soak, survive, undisturbed, folder, assert_same):
     _, answer = undisturbed
     kills = soak.amount(short=3, long=50)
     survived = survive(
@@ -163,12 +153,7 @@ def test_a_killed_run_ends_with_the_same_bits(
 
 
 @pytest.mark.slow
-def test_an_interrupted_run_ends_with_the_same_bits(
-    commands: Any,
-    undisturbed: tuple[Path, Any],
-    folder: Path,
-    assert_same: Callable[[Any], None],
-) -> None:
+def test_an_interrupted_run_ends_with_the_same_bits(commands, undisturbed, folder, assert_same):
     saves = saves_of(undisturbed[1])
     moment = commands.at(touch=saves[len(saves) // 2], signal=signal.SIGINT)
     stopped = commands(*WORDS, folder=folder, before=BEFORE, moment=moment)
@@ -196,7 +181,7 @@ class Replacement:
         run: the folder that is disturbed.
     """
 
-    def __init__(self, commands: Any, contents: Any, old: Path, place: Path) -> None:
+    def __init__(self, commands, contents, old, place):
         self.old, self.new, self.run = old, place / "alone" / "run", place / "run"
         self._commands, self._contents, self._files = commands, contents, contents(old)
         shutil.copytree(old, self.new)
@@ -204,17 +189,17 @@ class Replacement:
         self.answer = self("--overwrite", folder=place / "alone")
         assert self.answer.code == 0, self.answer.err
 
-    def __call__(self, how: str, **options: Any) -> Any:
+    def __call__(self, how, **options):
         """Give the command."""
         folder = {"folder": self.run.parent}
         return self._commands(*REPLACING, how, **folder | options, before=BEFORE)
 
-    def begin(self) -> None:
+    def begin(self):
         """Have the old run in its place."""
         shutil.rmtree(self.run, ignore_errors=True)
         shutil.copytree(self.old, self.run)
 
-    def left(self) -> str:
+    def left(self):
         """What is there, which is one of the two runs, whole; the page of the new may be missing.
 
         It fails where neither is.
@@ -229,7 +214,7 @@ class Replacement:
         assert self._files == self._contents(self.run / ".replaced")
         return "old, aside"
 
-    def steps(self) -> Iterator[Any]:
+    def steps(self):
         """A moment of each step."""
         touched = [f"{event} {name.removeprefix('/run/')}" for event, name in self.answer.seen]
         for about in (
@@ -243,16 +228,12 @@ class Replacement:
 
 
 @pytest.fixture
-def replacement(
-    commands: Any, contents: Any, undisturbed: tuple[Path, Any], folder: Path
-) -> Replacement:
+def replacement(commands, contents, undisturbed, folder):
     return Replacement(commands, contents, undisturbed[0] / "run", folder)
 
 
 @pytest.mark.slow
-def test_a_killed_replacement_leaves_the_old_run_or_the_new_one(
-    soak: Any, replacement: Replacement, lasting: Callable[[Any], Any]
-) -> None:
+def test_a_killed_replacement_leaves_the_old_run_or_the_new_one(soak, replacement, lasting):
     """The first kill of a round finds the old run in its place, the second what the first left."""
     wanted = soak.amount(short=3, long=30)
     drawn = replacement.answer.moments(8)
@@ -293,6 +274,6 @@ def test_a_killed_replacement_leaves_the_old_run_or_the_new_one(
     )
 
 
-def require_end(answer: Any) -> None:
+def require_end(answer):
     is_done = answer.code == 2 and "The run in run is finished." in answer.err
     assert answer.code == 0 or is_done, answer.err

@@ -6,18 +6,15 @@ import json
 import re
 import shutil
 import sqlite3
-from collections.abc import Iterable, Iterator
 from contextlib import closing
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 import optuna
 import pytest
 
 import hpgmn as package
 from hpgmn.base.settings import parse_assignments
-from hpgmn.graph import Graph
 from hpgmn.runs.search import run_trials
 from hpgmn.runs.tune import make_tune_spec
 from hpgmn.runs.tuning import Tuning
@@ -48,7 +45,7 @@ TABLES = {
 
 
 @pytest.fixture(scope="module")
-def whole(commands: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
+def whole(commands, tmp_path_factory):
     """The folder of a search that was left alone, and what became of it."""
     folder = tmp_path_factory.mktemp("whole")
     package.write_graph(package.trading_network(num_nodes=120, seed=3).graph, folder / "small.npz")
@@ -58,13 +55,13 @@ def whole(commands: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path
 
 
 @pytest.fixture
-def folder(whole: tuple[Path, Any], tmp_path: Path) -> Path:
+def folder(whole, tmp_path):
     """A folder with the graph."""
     (tmp_path / "small.npz").symlink_to(whole[0] / "small.npz")
     return tmp_path
 
 
-def trials_of(path: Path) -> list[dict[str, Any]]:
+def trials_of(path):
     """All that a study file says of its trials, by their number; none where it has no tables yet.
 
     A copy is read, with what a killed writer has left beside it: who goes on must cope with that.
@@ -76,7 +73,7 @@ def trials_of(path: Path) -> list[dict[str, Any]]:
             return list(_rows(database))
 
 
-def _rows(database: sqlite3.Connection) -> Iterator[dict[str, Any]]:
+def _rows(database):
     known = {name for (name,) in database.execute("SELECT name FROM sqlite_master").fetchall()}
     if not {"trials", *(table for table, _, _ in TABLES.values())} <= known:
         return
@@ -93,12 +90,12 @@ def _rows(database: sqlite3.Connection) -> Iterator[dict[str, Any]]:
         yield found
 
 
-def done_of(path: Path) -> dict[int, dict[str, Any]]:
+def done_of(path):
     """Number → a trial that came to its end, with its times."""
     return {one["number"]: one for one in trials_of(path) if one["state"] in DONE}
 
 
-def sequence_of(path: Path) -> list[dict[str, Any]]:
+def sequence_of(path):
     """The trials that came to their end, in their order, without numbers and times."""
     found = list(done_of(path).values())
     for one in found:
@@ -107,14 +104,14 @@ def sequence_of(path: Path) -> list[dict[str, Any]]:
     return found
 
 
-def told(answer: Any) -> str:
+def told(answer):
     """What a search printed, but for how many trials were cut off, and their numbers."""
     lines = answer.out.splitlines()
     lines[0] = re.sub(r", \d+ cut off \(run again\)", "", lines[0])
     return re.sub(r"\btrial \d+", "trial", "\n".join(lines))
 
 
-def without_history(folder: Path) -> list[dict[str, Any]]:
+def without_history(folder):
     """Place → what a sampler draws there that knows of no trials before."""
     asked = {"model": "mlp", "settings": parse_assignments(FIXED)}
     spec, graph, _ = make_tune_spec(
@@ -124,7 +121,7 @@ def without_history(folder: Path) -> list[dict[str, Any]]:
     return [tuning.begin(place).user_attrs["settings"] for place in range(TRIALS)]
 
 
-def test_the_undisturbed_search_is_worth_disturbing(whole: tuple[Path, Any]) -> None:
+def test_the_undisturbed_search_is_worth_disturbing(whole):
     """Trials that end and that are given up, and settings that depend on the trials before."""
     folder, _ = whole
     found = sequence_of(folder / "out" / "a.db")
@@ -138,15 +135,13 @@ def test_the_undisturbed_search_is_worth_disturbing(whole: tuple[Path, Any]) -> 
 
 
 @pytest.mark.slow
-def test_a_killed_search_ends_with_the_same_trials(
-    soak: Any, survive: Any, whole: tuple[Path, Any], folder: Path
-) -> None:
+def test_a_killed_search_ends_with_the_same_trials(soak, survive, whole, folder):
     path, undisturbed = folder / "out" / "a.db", whole[0] / "out"
     expected = sequence_of(undisturbed / "a.db")
     settings = [one["params"] for one in expected]
     best = (undisturbed / "a-best.yaml").read_bytes()
 
-    def check(answer: Any) -> None:
+    def check(answer):
         assert sequence_of(path) == expected
         for one in trials_of(path):
             assert one["state"] in (*DONE, "FAIL")
@@ -219,9 +214,7 @@ threading.Thread(target=murder, daemon=True).start()
 
 
 @pytest.mark.slow
-def test_a_search_with_workers_survives_their_deaths(
-    soak: Any, commands: Any, folder: Path
-) -> None:
+def test_a_search_with_workers_survives_their_deaths(soak, commands, folder):
     """First with the command, then one of them alone; the order of trials is left to chance."""
     path = folder / "out" / "a.db"
     words = (*WORDS, "--no-pruning", "--workers", "2")
@@ -249,7 +242,7 @@ def test_a_search_with_workers_survives_their_deaths(
     )
 
 
-def assert_right(trials: Iterable[dict[str, Any]], graph: Graph) -> None:
+def assert_right(trials, graph):
     """Each has the scores that its settings have when they are trained anew, alone."""
     for one in trials:
         settings, record = one["attributes"]["settings"], one["attributes"]["record"]

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -16,7 +14,7 @@ SPEC = RunSpec(graph="texas", model="hpgmn", splits=(0,), seeds=1, settings={})
 
 
 @pytest.fixture
-def outside(tmp_path: Path) -> Path:
+def outside(tmp_path):
     """A folder that belongs to somebody else."""
     folder = tmp_path / "outside"
     folder.mkdir()
@@ -24,7 +22,7 @@ def outside(tmp_path: Path) -> Path:
     return folder
 
 
-def assert_kept(outside: Path) -> None:
+def assert_kept(outside):
     assert [path.name for path in outside.iterdir()] == ["precious"]
     assert (outside / "precious").read_text() == "kept"
 
@@ -34,9 +32,7 @@ def assert_kept(outside: Path) -> None:
     "name",
     ["log.txt", "model.safetensors", "metrics.json.unfinished", "state", "state/state-000", "own"],
 )
-def test_a_run_folder_with_a_link_is_not_written_to(
-    tmp_path: Path, outside: Path, name: str, choice: dict[str, bool]
-) -> None:
+def test_a_run_folder_with_a_link_is_not_written_to(tmp_path, outside, name, choice):
     folder = tmp_path / "run"
     prepare_folder(folder, SPEC, resume=False, overwrite=False)
     aim = outside if name == "state" else outside / "precious"
@@ -53,9 +49,7 @@ def test_a_run_folder_with_a_link_is_not_written_to(
 
 @pytest.mark.parametrize("choice", [{"resume": True, "overwrite": False}, {"overwrite": True}])
 @pytest.mark.parametrize("name", [".replaced", ".replaced/model.safetensors"])
-def test_nothing_is_taken_out_of_a_folder_that_a_link_calls_an_earlier_run(
-    tmp_path: Path, name: str, choice: dict[str, bool]
-) -> None:
+def test_nothing_is_taken_out_of_a_folder_that_a_link_calls_an_earlier_run(tmp_path, name, choice):
     folder, other = tmp_path / "run", tmp_path / "other"
     prepare_folder(folder, SPEC, resume=False, overwrite=False)
     prepare_folder(other, SPEC, resume=False, overwrite=False)
@@ -71,16 +65,14 @@ def test_nothing_is_taken_out_of_a_folder_that_a_link_calls_an_earlier_run(
     assert (folder / name).is_symlink()
 
 
-def test_a_run_folder_may_itself_be_a_link(tmp_path: Path) -> None:
+def test_a_run_folder_may_itself_be_a_link(tmp_path):
     (tmp_path / "disk").mkdir()
     (tmp_path / "run").symlink_to(tmp_path / "disk")
     prepare_folder(tmp_path / "run", SPEC, resume=False, overwrite=False)
     assert (tmp_path / "disk" / "config.yaml").is_file()
 
 
-def test_files_that_are_replaced_are_not_written_through(
-    tmp_path: Path, outside: Path, small_graph: Any
-) -> None:
+def test_files_that_are_replaced_are_not_written_through(tmp_path, outside, small_graph):
     import torch
 
     from hpgmn.base.files import write_text
@@ -97,9 +89,7 @@ def test_files_that_are_replaced_are_not_written_through(
     assert_kept(outside)
 
 
-def test_a_link_in_the_cache_is_dropped_and_not_what_it_leads_to(
-    tmp_path: Path, outside: Path
-) -> None:
+def test_a_link_in_the_cache_is_dropped_and_not_what_it_leads_to(tmp_path, outside):
     from hpgmn.statistics.cache import drop, read_entry
 
     key = "a" * 40
@@ -113,7 +103,7 @@ def test_a_link_in_the_cache_is_dropped_and_not_what_it_leads_to(
     assert_kept(outside)
 
 
-def test_a_model_that_is_a_link_to_something_else_is_no_model(tmp_path: Path) -> None:
+def test_a_model_that_is_a_link_to_something_else_is_no_model(tmp_path):
     from hpgmn.training.saved import SavedModel
 
     (tmp_path / "secret").write_text("root:x:0:0: what nobody else may read")
@@ -123,7 +113,7 @@ def test_a_model_that_is_a_link_to_something_else_is_no_model(tmp_path: Path) ->
     assert "root" not in str(caught.value).replace(str(tmp_path), "")
 
 
-def test_a_graph_folder_may_hold_links_and_they_stay(tmp_path: Path, small_graph: Any) -> None:
+def test_a_graph_folder_may_hold_links_and_they_stay(tmp_path, small_graph):
     """Reading through links is fine: large arrays may lie on another disk."""
     from hpgmn.graph.files import read_graph, write_graph
 

@@ -9,7 +9,6 @@ import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,6 @@ import numpy as np
 import pytest
 
 from hpgmn.cli import main
-from hpgmn.graph import Graph
 from hpgmn.graph.files import read_graph, write_graph
 from hpgmn.graph.synthetic import trading_network
 
@@ -33,7 +31,7 @@ QUICK = {"epochs": 2, "estimator_epochs": 2, "hidden_dim": 4, "num_patterns": 3}
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def run(tmp_path_factory):
     """A finished run folder, and its graph beside it."""
     folder = tmp_path_factory.mktemp("load")
     write_graph(trading_network(num_nodes=200, seed=0).graph, folder / "graph.npz")
@@ -46,7 +44,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     shutil.rmtree(folder)
 
 
-def environment(folder: Path) -> dict[str, str]:
+def environment(folder):
     """Turns are taken among the processes of a test alone."""
     (folder / "tmp").mkdir(exist_ok=True)
     more = {"TMPDIR": str(folder / "tmp"), "OMP_NUM_THREADS": "1", "PYTHONPATH": str(SOURCE)}
@@ -61,7 +59,7 @@ PREDICT = (
 )
 
 
-def memory_mb(processes: list[subprocess.Popen[bytes]]) -> float:
+def memory_mb(processes):
     """What processes take together, shared pages counted once."""
     total = 0
     for process in processes:
@@ -73,7 +71,7 @@ def memory_mb(processes: list[subprocess.Popen[bytes]]) -> float:
     return total / 1024
 
 
-def content(folder: Path) -> dict[str, tuple[bytes, int]]:
+def content(folder):
     return {
         str(path.relative_to(folder)): (path.read_bytes(), path.stat().st_mtime_ns)
         for path in sorted(folder.rglob("*"))
@@ -83,9 +81,7 @@ def content(folder: Path) -> dict[str, tuple[bytes, int]]:
 
 @pytest.mark.soak
 @pytest.mark.slow
-def test_predictions_that_are_started_together_all_succeed(
-    run: Path, tmp_path: Path, soak: Any
-) -> None:
+def test_predictions_that_are_started_together_all_succeed(run, tmp_path, soak):
     assert main(["predict", str(run), "--out", str(tmp_path / "alone.csv")]) == 0
     before, started = content(run), time.monotonic()
     count = soak.amount(4, 100)
@@ -129,7 +125,7 @@ def test_predictions_that_are_started_together_all_succeed(
 
 @pytest.mark.soak
 @pytest.mark.slow
-def test_trainings_in_a_row_leave_nothing_behind(tmp_path: Path, soak: Any) -> None:
+def test_trainings_in_a_row_leave_nothing_behind(tmp_path, soak):
     """In a process of their own, where nothing but they can leave anything."""
     wanted = soak.amount(30, 500)
     done = subprocess.run(
@@ -161,7 +157,7 @@ def test_trainings_in_a_row_leave_nothing_behind(tmp_path: Path, soak: Any) -> N
 # Trials.
 
 
-def filled_study(path: Path, graph: Graph, count: int) -> Any:
+def filled_study(path, graph, count):
     """A study with so many finished trials, and what is searched in it.
 
     Optuna commits trial by trial, which takes minutes, so the tables are filled directly.
@@ -205,7 +201,7 @@ def filled_study(path: Path, graph: Graph, count: int) -> Any:
 
 @pytest.mark.soak
 @pytest.mark.slow
-def test_a_long_search_suggests_its_next_trial_within_a_second(tmp_path: Path, soak: Any) -> None:
+def test_a_long_search_suggests_its_next_trial_within_a_second(tmp_path, soak):
     """What is measured: time of the processor for one more suggestion, the middle one of three.
 
     And by the clock, as a user waits: from opening the study until its first suggestion is there,

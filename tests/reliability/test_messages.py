@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -37,7 +36,7 @@ PARTS = {
         "Graph has no node. Nearest ids: set, label.",
     ],
 )
-def test_what_names_a_fault_alone_is_no_remedy(text: str, has_remedy: Callable[..., bool]) -> None:
+def test_what_names_a_fault_alone_is_no_remedy(text, has_remedy):
     assert not has_remedy(text)
 
 
@@ -55,11 +54,11 @@ def test_what_names_a_fault_alone_is_no_remedy(text: str, has_remedy: Callable[.
         "It is gone. Restore it, or give all nodes.",
     ],
 )
-def test_what_to_do_is_a_remedy(text: str, has_remedy: Callable[..., bool]) -> None:
+def test_what_to_do_is_a_remedy(text, has_remedy):
     assert has_remedy(text)
 
 
-def written(node: ast.expr) -> str:
+def written(node):
     """The text of an expression, with a sign for each value that is put in."""
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
         return node.value
@@ -68,7 +67,7 @@ def written(node: ast.expr) -> str:
     return FILLED
 
 
-def messages() -> Iterator[tuple[str, str]]:
+def messages():
     """Where each user error without a structured remedy is raised, and its message."""
     for path in sorted(PACKAGE.rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
@@ -78,7 +77,7 @@ def messages() -> Iterator[tuple[str, str]]:
                 yield f"{path.relative_to(PACKAGE)}:{node.lineno}", text
 
 
-def test_every_message_in_the_source_says_what_to_do(has_remedy: Callable[..., bool]) -> None:
+def test_every_message_in_the_source_says_what_to_do(has_remedy):
     """Of messages that end with a value only a test that provokes them can tell."""
     found = list(messages())
     whole = [(place, text) for place, text in found if not text.rstrip(".").endswith(FILLED)]

@@ -13,7 +13,6 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -44,9 +43,7 @@ print(json.dumps([codes, loaded]))
 PICKLE = "import collections, pickle; pickle.loads(pickle.dumps(collections.Counter()))\n"
 
 
-def watched(
-    folder: Path, *commands: list[str], code: str = COMMANDS
-) -> tuple[list[int], list[list[str]], list[str]]:
+def watched(folder, *commands, code=COMMANDS):
     """Exit codes, what was seen, and what of PyG was loaded."""
     (folder / "watch").mkdir()
     (folder / "watch" / "sitecustomize.py").write_text(WATCH, encoding="utf-8")
@@ -70,7 +67,7 @@ def watched(
     return codes, [json.loads(line) for line in lines], loaded
 
 
-def is_expected(event: str, arguments: str) -> bool:
+def is_expected(event, arguments):
     """Python itself asks for the name of the processor, matplotlib once for the fonts.
 
     And a benchmark measures in fresh processes.
@@ -90,9 +87,7 @@ SETTINGS += ["--set", "estimator_epochs=3", "--set", "statistics=attributes,clas
 
 @pytest.mark.slow
 @pytest.mark.soak
-def test_no_command_unpickles_starts_a_shell_or_loads_pyg(
-    tmp_path: Path, small_graph: Any, soak: Any
-) -> None:
+def test_no_command_unpickles_starts_a_shell_or_loads_pyg(tmp_path, small_graph, soak):
     from hpgmn.graph.files import write_graph
 
     write_graph(small_graph, tmp_path / "small.npz")
@@ -134,7 +129,7 @@ def test_no_command_unpickles_starts_a_shell_or_loads_pyg(
 
 
 @pytest.mark.parametrize("where", ["here", "in a process of its own"])
-def test_the_watch_sees_a_pickle(tmp_path: Path, where: str) -> None:
+def test_the_watch_sees_a_pickle(tmp_path, where):
     """So that the test above can fail."""
     started = f"import subprocess; subprocess.run([sys.executable, '-c', {PICKLE!r}])\n"
     code = f"import sys\n{PICKLE if where == 'here' else started}{COMMANDS}"

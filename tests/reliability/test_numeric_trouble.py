@@ -5,9 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import re
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -30,7 +28,7 @@ OUT_OF_REACH = 3e37
 UNIT = {"attributes_scaling": "unit", "class_means_scaling": "unit"}
 
 
-def scaled(graph: Graph, factor: float, nodes: Any = slice(None), **options: Any) -> Graph:
+def scaled(graph, factor, nodes=slice(None), **options):
     """The same graph with the attributes of some nodes multiplied."""
     x = graph.x.copy()
     x[nodes] *= factor
@@ -46,9 +44,7 @@ SLOW = set() if os.environ.get("HPGMN_SOAK") else {"dssl"}
 
 @pytest.mark.soak
 @pytest.mark.parametrize("model", sorted(set(MODELS) - SLOW))
-def test_a_learning_rate_without_bounds_is_named(
-    model: str, small_graph: Graph, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_learning_rate_without_bounds_is_named(model, small_graph, caplog):
     """A model stops with stage, epoch, split and seed, and names lr; or keeps a sound epoch."""
     told = ""
     classifier = HPGMNClassifier(model=model, epochs=8, lr=1e30, seed=5)
@@ -70,7 +66,7 @@ def test_a_learning_rate_without_bounds_is_named(
 
 
 @pytest.mark.parametrize("model", ["hpgmn", "mlp", "gcn", "h2gcn", "linkx", "dirgcn"])
-def test_attributes_out_of_reach_are_named(model: str, small_graph: Graph) -> None:
+def test_attributes_out_of_reach_are_named(model, small_graph):
     """Loss or gradients overflow; the sentence names the statistic and the setting that helps."""
     graph = scaled(small_graph, OUT_OF_REACH)
     with pytest.raises(
@@ -81,7 +77,7 @@ def test_attributes_out_of_reach_are_named(model: str, small_graph: Graph) -> No
     assert re.search(r"of stage '(main|estimator)' .*split 0, seed 0", str(e.value))
 
 
-def test_the_remedy_helps(small_graph: Graph) -> None:
+def test_the_remedy_helps(small_graph):
     """Rows of unit length are the same whatever the scale; squares of large ones are infinite."""
     wanted = small_graph.x / np.linalg.norm(small_graph.x.astype(np.float64), axis=1)[:, None]
     for factor in (1e-30, 1.0, 1e30, OUT_OF_REACH):
@@ -108,14 +104,12 @@ def test_the_remedy_helps(small_graph: Graph) -> None:
         ({"estimator_lr": 1e30}, "estimator_lr is 1e\\+30"),
     ],
 )
-def test_another_setting_is_named_where_it_is_the_cause(
-    settings: dict[str, float], named: str, small_graph: Graph
-) -> None:
+def test_another_setting_is_named_where_it_is_the_cause(settings, named, small_graph):
     with pytest.raises(HPGMNError, match=rf"Setting {named}, and no statistic .* Lower \w+\.$"):
         HPGMNClassifier(epochs=8, estimator_epochs=8, **settings).fit(small_graph)
 
 
-def test_weights_of_edges_out_of_reach_name_a_statistic_of_neighbours(small_graph: Graph) -> None:
+def test_weights_of_edges_out_of_reach_name_a_statistic_of_neighbours(small_graph):
     count = small_graph.edge_index.shape[1]
     graph = scaled(small_graph, 1.0, edge_weight=np.full(count, 1e35))
     model = HPGMNClassifier(epochs=8, statistics="adjacency", adjacency_scaling="raw")
@@ -123,7 +117,7 @@ def test_weights_of_edges_out_of_reach_name_a_statistic_of_neighbours(small_grap
         model.fit(graph)
 
 
-def test_balanced_classes_of_one_node_stay_finite(small_graph: Graph) -> None:
+def test_balanced_classes_of_one_node_stay_finite(small_graph):
     """A class without a train node has weight 0, not infinite."""
     splits = small_graph.splits
     assert splits is not None
@@ -134,7 +128,7 @@ def test_balanced_classes_of_one_node_stay_finite(small_graph: Graph) -> None:
     assert np.isfinite(model.val_score_)
 
 
-def test_no_score_is_told_where_an_answer_is_not_finite(small_graph: Graph) -> None:
+def test_no_score_is_told_where_an_answer_is_not_finite(small_graph):
     """The losses are finite, but a node that neither trains nor chooses overflows."""
     splits = small_graph.splits
     assert splits is not None
@@ -149,9 +143,7 @@ def test_no_score_is_told_where_an_answer_is_not_finite(small_graph: Graph) -> N
             use(graph)
 
 
-def test_a_model_that_is_not_finite_is_neither_written_nor_read(
-    small_graph: Graph, tmp_path: Path
-) -> None:
+def test_a_model_that_is_not_finite_is_neither_written_nor_read(small_graph, tmp_path):
     saved = HPGMNClassifier(model="mlp", epochs=2).fit(small_graph).saved_
     path = tmp_path / "model.safetensors"
     value = next(iter(saved.done["main"].values()))
@@ -176,22 +168,18 @@ def test_a_model_that_is_not_finite_is_neither_written_nor_read(
 
 
 @pytest.fixture
-def command(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Callable[..., tuple[int, str]]:
+def command(tmp_path, monkeypatch, capsys):
     """A command in a folder of its own: its exit code and what it told."""
     monkeypatch.chdir(tmp_path)
 
-    def run(*words: Any) -> tuple[int, str]:
+    def run(*words):
         code = main([str(word) for word in words])
         return code, " ".join(capsys.readouterr().err.split())
 
     return run
 
 
-def test_the_command_stops_and_leaves_no_result(
-    command: Callable[..., tuple[int, str]], small_graph: Graph
-) -> None:
+def test_the_command_stops_and_leaves_no_result(command, small_graph):
     write_graph(scaled(small_graph, OUT_OF_REACH), "big.npz")
     words = ("train", "big.npz", "--no-portfolio", "--set", "epochs=5", "--out", "run")
     code, told = command(*words)
@@ -201,9 +189,7 @@ def test_the_command_stops_and_leaves_no_result(
     assert not list(Path("run").glob("m*"))  # neither model nor metrics
 
 
-def test_a_search_without_a_sound_trial_says_why(
-    command: Callable[..., tuple[int, str]], small_graph: Graph
-) -> None:
+def test_a_search_without_a_sound_trial_says_why(command, small_graph):
     write_graph(small_graph, "graph.npz")
     words = ("tune", "graph.npz", "--trials", "1", "--splits", "0", "--study", "study.db")
     code, told = command(*words, "--set", "lr=1e30", "--set", "epochs=3")

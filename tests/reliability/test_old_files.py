@@ -27,12 +27,12 @@ OLD = Path(__file__).parent / "old_run"
 
 
 @pytest.fixture(autouse=True)
-def _no_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+def _no_pages(monkeypatch):
     monkeypatch.setattr("hpgmn.runs.train.explain_run", lambda *_: None)
 
 
 @pytest.fixture
-def old(tmp_path: Path) -> Path:
+def old(tmp_path):
     """The run of the first form, where its config says that its graph is."""
     folder = tmp_path / "old"
     shutil.copytree(OLD, folder)
@@ -43,19 +43,19 @@ def old(tmp_path: Path) -> Path:
     return folder
 
 
-def about_of(path: Path) -> dict[str, Any]:
+def about_of(path):
     with safe_open(str(path), "pt") as file:
         about: dict[str, Any] = json.loads(file.metadata()["about"])
     return about
 
 
-def rewrite(path: Path, **changes: Any) -> None:
+def rewrite(path, **changes):
     """Change what a file of tensors says about itself."""
     about = about_of(path) | changes
     save_file(load_file(path), path, metadata={"about": json.dumps(about)})
 
 
-def same_columns(one: Path, other: Path) -> None:
+def same_columns(one, other):
     with one.open(newline="") as first, other.open(newline="") as second:
         ours, theirs = list(csv.DictReader(first)), list(csv.DictReader(second))
     assert len(ours) == len(theirs) == 100
@@ -71,16 +71,14 @@ def same_columns(one: Path, other: Path) -> None:
 # The previous form.
 
 
-def test_an_old_run_predicts_what_it_did(old: Path, tmp_path: Path) -> None:
+def test_an_old_run_predicts_what_it_did(old, tmp_path):
     assert "format" not in yaml.safe_load((old / "finished" / "config.yaml").read_text())
     assert about_of(old / "finished" / "model.safetensors")["format"] == 1
     assert main(["predict", str(old / "finished"), "--out", str(tmp_path / "now.csv")]) == 0
     same_columns(tmp_path / "now.csv", OLD / "predictions.csv")
 
 
-def test_an_old_run_is_evaluated_explained_and_reported(
-    old: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_old_run_is_evaluated_explained_and_reported(old, capsys):
     run = str(old / "finished")
     assert main(["evaluate", run, "--json"]) == 0
     scores = json.loads(capsys.readouterr().out)["score"]
@@ -92,7 +90,7 @@ def test_an_old_run_is_evaluated_explained_and_reported(
     assert "accuracy" in (old / "finished" / "report.html").read_text(encoding="utf-8")
 
 
-def test_an_old_config_gives_the_run_again(old: Path, tmp_path: Path) -> None:
+def test_an_old_config_gives_the_run_again(old, tmp_path):
     words = ["--config", str(old / "finished" / "config.yaml"), "--out", str(tmp_path / "again")]
     assert main(["train", *words]) == 0
     before = json.loads((old / "finished" / "metrics.json").read_text())
@@ -108,7 +106,7 @@ def test_an_old_config_gives_the_run_again(old: Path, tmp_path: Path) -> None:
         np.testing.assert_allclose(now[name], value, rtol=1e-3, atol=1e-5)
 
 
-def old_identity(folder: Path) -> str:
+def old_identity(folder):
     """What the first form called a training: config, graph, labels, the code of one's own."""
     from hpgmn.graph.datasets import load
 
@@ -118,7 +116,7 @@ def old_identity(folder: Path) -> str:
     return hashlib.sha256(parts.encode()).hexdigest()
 
 
-def test_an_old_interrupted_run_goes_on(old: Path) -> None:
+def test_an_old_interrupted_run_goes_on(old):
     folder = old / "interrupted"
     identity = old_identity(folder)  # names the graph's path, which is another here
     rewrite(folder / "state" / "state-000.safetensors", identity=identity)
@@ -137,7 +135,7 @@ def test_an_old_interrupted_run_goes_on(old: Path) -> None:
     assert yaml.safe_load((folder / "config.yaml").read_text())["format"] == RUN_FORMAT
 
 
-def _set(config: dict[str, Any]) -> list[tuple[str, Any]]:
+def _set(config):
     """The settings that the first command changed."""
     changed = ("hidden_dim", "num_patterns", "estimator_hidden", "epochs", "estimator_epochs")
     return [(name, config["settings"][name]) for name in (*changed, "statistics", "neighbors")]
@@ -146,53 +144,53 @@ def _set(config: dict[str, Any]) -> list[tuple[str, Any]]:
 # Files from the future.
 
 
-def newer_config(old: Path) -> list[str]:
+def newer_config(old):
     path = old / "finished" / "config.yaml"
     path.write_text(f"format: {RUN_FORMAT + 1}\nunheard_of: 1\n" + path.read_text())
     return ["predict", str(old / "finished"), "--out", str(old / "out.csv")]
 
 
-def newer_given_config(old: Path) -> list[str]:
+def newer_given_config(old):
     newer_config(old)
     return ["train", "--config", str(old / "finished" / "config.yaml"), "--out", str(old / "new")]
 
 
-def newer_config_to_overwrite(old: Path) -> list[str]:
+def newer_config_to_overwrite(old):
     newer_config(old)
     return ["train", str(old / "graph.npz"), "--out", str(old / "finished"), "--overwrite"]
 
 
-def newer_metrics(old: Path) -> list[str]:
+def newer_metrics(old):
     path = old / "finished" / "metrics.json"
     path.write_text(json.dumps({"format": RUN_FORMAT + 1, "other": 1}))
     config = str(old / "finished" / "config.yaml")
     return ["train", "--config", config, "--out", str(old / "finished"), "--resume"]
 
 
-def newer_model(old: Path) -> list[str]:
+def newer_model(old):
     rewrite(old / "finished" / "model.safetensors", format=RUN_FORMAT + 1)
     return ["evaluate", str(old / "finished")]
 
 
-def _resumed(old: Path) -> list[str]:
+def _resumed(old):
     folder = old / "interrupted"
     return ["train", "--config", str(folder / "config.yaml"), "--out", str(folder), "--resume"]
 
 
-def newer_state(old: Path) -> list[str]:
+def newer_state(old):
     rewrite(old / "interrupted" / "state" / "state-000.safetensors", format=RUN_FORMAT + 1)
     path = old / "interrupted" / "state" / "plan.json"
     path.write_text(json.dumps({"identity": old_identity(old / "interrupted"), "plan": [[0, 1]]}))
     return _resumed(old)
 
 
-def newer_plan(old: Path) -> list[str]:
+def newer_plan(old):
     path = old / "interrupted" / "state" / "plan.json"
     path.write_text(json.dumps({"format": RUN_FORMAT + 1, "batches": []}))
     return _resumed(old)
 
 
-def newer_graph(old: Path) -> list[str]:
+def newer_graph(old):
     with np.load(old / "graph.npz") as kept:
         arrays = dict(kept) | {"format": np.asarray(GRAPH_FORMAT + 1)}
     del arrays["directed"]
@@ -201,7 +199,7 @@ def newer_graph(old: Path) -> list[str]:
     return ["train", str(old / "graph.npz"), "--out", str(old / "new")]
 
 
-def _folder_of_arrays(old: Path) -> str:
+def _folder_of_arrays(old):
     from hpgmn.graph.files import read_graph, write_graph
 
     write_graph(read_graph(old / "graph.npz"), old / "big.graph")
@@ -210,23 +208,23 @@ def _folder_of_arrays(old: Path) -> str:
     return str(old / "big.graph")
 
 
-def newer_graph_folder(old: Path) -> list[str]:
+def newer_graph_folder(old):
     return ["train", _folder_of_arrays(old), "--out", str(old / "new")]
 
 
-def newer_graph_folder_to_shard(old: Path) -> list[str]:
+def newer_graph_folder_to_shard(old):
     np.save(old / "labels.npy", np.zeros(100, np.int64))
     words = ["shard", _folder_of_arrays(old), "--out", str(old / "shards")]
     return [*words, "--labels", str(old / "labels.npy")]
 
 
-def newer_shards(old: Path) -> list[str]:
+def newer_shards(old):
     (old / "shards").mkdir()
     (old / "shards" / "manifest.json").write_text(json.dumps({"format": 99}))
     return ["train-shards", str(old / "shards"), "--out", str(old / "new")]
 
 
-def newer_study(old: Path) -> list[str]:
+def newer_study(old):
     with open_study(old / "study.db") as study:
         claim(study, old / "study.db", {"model": "hpgmn"})
         assert study.user_attrs["format"] == STUDY_FORMAT
@@ -255,7 +253,7 @@ FUTURE: dict[Callable[[Path], list[str]], set[str]] = {
 """What is not read, and what is written before that is known."""
 
 
-def states(folder: Path) -> dict[str, tuple[int, bytes]]:
+def states(folder):
     """When each file was written, and what is in it."""
     return {
         str(path.relative_to(folder)): (path.stat().st_mtime_ns, path.read_bytes())
@@ -267,12 +265,7 @@ def states(folder: Path) -> dict[str, tuple[int, bytes]]:
 @pytest.mark.parametrize(
     ("spoil", "written"), FUTURE.items(), ids=lambda one: getattr(one, "__name__", "")
 )
-def test_a_file_from_the_future_says_so(
-    old: Path,
-    capsys: pytest.CaptureFixture[str],
-    spoil: Callable[[Path], list[str]],
-    written: set[str],
-) -> None:
+def test_a_file_from_the_future_says_so(old, capsys, spoil, written):
     words = spoil(old)
     before = states(old)
     capsys.readouterr()
@@ -290,7 +283,7 @@ def test_a_file_from_the_future_says_so(
         assert again == config | {key: again[key] for key in ("format", "made_with", "version")}
 
 
-def test_the_readers_of_runs_refuse_newer_ones(old: Path) -> None:
+def test_the_readers_of_runs_refuse_newer_ones(old):
     newer_config(old)
     with pytest.raises(HPGMNError, match="was written by a newer hpgmn"):
         write_report(old / "finished")
@@ -299,7 +292,7 @@ def test_the_readers_of_runs_refuse_newer_ones(old: Path) -> None:
         read_runs(old)
 
 
-def test_the_record_of_a_newer_cell_is_not_done_again(tmp_path: Path) -> None:
+def test_the_record_of_a_newer_cell_is_not_done_again(tmp_path):
     from hpgmn_lab.reproduction.cells import CellRecord, read_cell, write_cell
 
     cell = {"graph": "texas", "model": "mlp", "variant": "plain"}

@@ -5,9 +5,6 @@ from __future__ import annotations
 import csv
 import json
 import textwrap
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -30,18 +27,18 @@ SET = [word for name, value in TINY.items() for word in ("--set", f"{name}={valu
 
 
 @pytest.fixture(autouse=True)
-def _no_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+def _no_pages(monkeypatch):
     monkeypatch.setattr("hpgmn.runs.train.explain_run", lambda *_: None)
     monkeypatch.setattr("hpgmn.runs.report_data.write_report", lambda *_: None)
 
 
 @pytest.fixture(scope="module")
-def graph() -> Graph:
+def graph():
     return trading_network(num_nodes=120, seed=1).graph
 
 
 @pytest.fixture
-def home(tmp_path: Path, graph: Graph, monkeypatch: pytest.MonkeyPatch) -> Path:
+def home(tmp_path, graph, monkeypatch):
     """The folder in which commands are typed, with a graph file in it."""
     write_graph(graph, tmp_path / "graph.npz")
     (tmp_path / "elsewhere").mkdir()
@@ -49,14 +46,14 @@ def home(tmp_path: Path, graph: Graph, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def again(home: Path, monkeypatch: pytest.MonkeyPatch, *more: str, command: str = "train") -> None:
+def again(home, monkeypatch, *more, command="train"):
     """Train the run in ``first`` again by its config alone, from another folder."""
     monkeypatch.chdir(home / "elsewhere")
     words = [command, "--config", str(home / "first" / "config.yaml"), *more]
     assert main([*words, "--out", str(home / "second")]) == 0
 
 
-def assert_same_run(home: Path, lasting: Callable[[Any], Any], leave: tuple[str, ...] = ()) -> None:
+def assert_same_run(home, lasting, leave=()):
     first, second = home / "first", home / "second"
     for name in ("model.safetensors", "predictions.parquet", "history.jsonl", "config.yaml"):
         assert (first / name).read_bytes() == (second / name).read_bytes(), name
@@ -68,7 +65,7 @@ def assert_same_run(home: Path, lasting: Callable[[Any], Any], leave: tuple[str,
     assert one == other
 
 
-def write_tables(folder: Path, graph: Graph) -> None:
+def write_tables(folder, graph):
     folder.mkdir()
     with (folder / "nodes.csv").open("w", newline="") as file:
         table = csv.writer(file)
@@ -96,14 +93,7 @@ CASES: dict[str, list[str]] = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_a_config_is_enough(
-    case: str,
-    home: Path,
-    graph: Graph,
-    monkeypatch: pytest.MonkeyPatch,
-    lasting: Callable[[Any], Any],
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_a_config_is_enough(case, home, graph, monkeypatch, lasting, capsys):
     if case == "tables":
         write_tables(home / "tables", graph)
     assert main(["train", *CASES[case], "--device", "cpu", "--out", "first"]) == 0
@@ -115,9 +105,7 @@ def test_a_config_is_enough(
     assert_same_run(home, lasting)
 
 
-def test_a_choice_is_not_made_again(
-    home: Path, monkeypatch: pytest.MonkeyPatch, lasting: Callable[[Any], Any]
-) -> None:
+def test_a_choice_is_not_made_again(home, monkeypatch, lasting):
     from hpgmn.runs import portfolio as portfolio_members
     from hpgmn.runs.portfolio import Member
 
@@ -147,12 +135,7 @@ class Two(torch.nn.Module):
 """
 
 
-def test_a_model_of_one_s_own_is_named_once_more(
-    home: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    lasting: Callable[[Any], Any],
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_a_model_of_one_s_own_is_named_once_more(home, monkeypatch, lasting, capsys):
     (home / "again_own.py").write_text(textwrap.dedent(OWN))
     monkeypatch.syspath_prepend(home)
     words = ["--model", "again_own:Two", "--splits", "0", "--set", "epochs=3"]
@@ -163,12 +146,7 @@ def test_a_model_of_one_s_own_is_named_once_more(
     assert_same_run(home, lasting)
 
 
-def test_a_run_on_row_shards(
-    home: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    lasting: Callable[[Any], Any],
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_a_run_on_row_shards(home, monkeypatch, lasting, capsys):
     kinds = ["--set", "statistics=attributes,class_counts", "--set", "estimator_epochs=3"]
     assert main(["shard", "graph.npz", "--out", "shards", "--ranges", "2", *kinds]) == 0
     quick = ["epochs=3", "hidden_dim=4", "num_patterns=3", "batch_size=20"]
@@ -189,9 +167,7 @@ def test_a_run_on_row_shards(
     assert "ranks 3 (now 1)" in told
 
 
-def test_shards_are_named_by_an_argument_or_a_config(
-    home: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_shards_are_named_by_an_argument_or_a_config(home, capsys):
     assert main(["train-shards", "--out", "first"]) == 2
     assert "(--config)" in capsys.readouterr().err
 
@@ -199,9 +175,7 @@ def test_shards_are_named_by_an_argument_or_a_config(
 # What has changed since is said.
 
 
-def test_a_graph_that_has_changed_is_told(
-    home: Path, graph: Graph, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_graph_that_has_changed_is_told(home, graph, monkeypatch, capsys):
     words = ["--model", "mlp", "--splits", "0", "--set", "epochs=2", "--device", "cpu"]
     assert main(["train", "graph.npz", *words, "--out", "first"]) == 0
     x = np.array(graph.x)
@@ -223,7 +197,7 @@ def test_a_graph_that_has_changed_is_told(
     assert "has changed since" not in capsys.readouterr().err
 
 
-def with_attributes(graph: Graph, x: Any) -> Graph:
+def with_attributes(graph, x):
     """The same graph with other attributes."""
     assert graph.splits is not None
     masks = {f"{part}_mask": getattr(graph.splits, part) for part in ("train", "val", "test")}
@@ -231,7 +205,7 @@ def with_attributes(graph: Graph, x: Any) -> Graph:
     return Graph(x, graph.edge_index, graph.y, **names, **masks)
 
 
-def test_a_graph_must_be_named(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_graph_must_be_named(home, capsys):
     (home / "settings.yaml").write_text("lr: 0.01\n")
     for words in ([], ["--config", "settings.yaml"]):
         assert main(["train", *words]) == 2

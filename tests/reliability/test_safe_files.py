@@ -14,7 +14,7 @@ import struct
 import subprocess
 import sys
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -88,12 +88,12 @@ for line in sys.stdin:
 """
 
 
-def trap(folder: Path) -> bytes:
+def trap(folder):
     """A pickle that makes a file when it is loaded."""
     return b"cbuiltins\nopen\n(V" + str(folder / "sprung").encode() + b"\nVw\ntR."
 
 
-def npy(shape: tuple[int, ...], kind: Any = "<f8", body: bytes = b"") -> bytes:
+def npy(shape, kind="<f8", body=b""):
     """A ``.npy`` file with a header of one's own."""
     file = io.BytesIO()
     about = {"descr": kind, "fortran_order": False, "shape": shape}
@@ -101,13 +101,13 @@ def npy(shape: tuple[int, ...], kind: Any = "<f8", body: bytes = b"") -> bytes:
     return file.getvalue() + body
 
 
-def saved(array: Any) -> bytes:
+def saved(array):
     file = io.BytesIO()
     np.save(file, np.asarray(array))
     return file.getvalue()
 
 
-def harmful_arrays(folder: Path) -> dict[str, bytes]:
+def harmful_arrays(folder):
     """Files that are, or look like, arrays."""
     magic = b"\x93NUMPY"
     return {
@@ -146,7 +146,7 @@ GRAPH = {
 }
 
 
-def archive(path: Path, members: dict[str, bytes], method: int = zipfile.ZIP_DEFLATED) -> Path:
+def archive(path, members, method=zipfile.ZIP_DEFLATED):
     with zipfile.ZipFile(path, "w", method) as file:
         for name, content in members.items():
             file.writestr(name if "." in name else f"{name}.npy", content)
@@ -157,7 +157,7 @@ Files = Iterator[tuple[str, str, Path]]
 """Name, kind of reader, path."""
 
 
-def graphs(folder: Path, everywhere: bool) -> Files:
+def graphs(folder, everywhere):
     """Every harmful array in a graph file and in a graph folder, in one place or in each."""
     good = {name: saved(value) for name, value in GRAPH.items()}
     for count, (name, content) in enumerate(harmful_arrays(folder).items()):
@@ -176,7 +176,7 @@ def graphs(folder: Path, everywhere: bool) -> Files:
         yield f"{name} read at once", "small", path
 
 
-def archives(folder: Path) -> Files:
+def archives(folder):
     """Archives that inflate, repeat, encrypt or lie, and names that lead elsewhere."""
     good = {name: saved(value) for name, value in GRAPH.items()}
     named = {"../../sprung.npy": saved([1]), "/tmp/sprung.npy": saved([1]), "C:\\x.npy": b""}
@@ -213,10 +213,7 @@ def archives(folder: Path) -> Files:
         path.write_bytes(spoiled)
         yield name, "graph", path
     path = archive(folder / "twice.npz", good)
-    with (
-        zipfile.ZipFile(path, "a") as file,
-        pytest.warns(UserWarning, match="Duplicate name"),
-    ):
+    with zipfile.ZipFile(path, "a") as file, pytest.warns(UserWarning, match="Duplicate name"):
         file.writestr("x.npy", good["x"])
     yield "an array twice", "graph", folder / "twice.npz"
     os.symlink("/dev/zero", folder / "zero.npz")
@@ -227,7 +224,7 @@ def archives(folder: Path) -> Files:
     yield "link to a text", "graph", folder / "link.npz"
 
 
-def shards(folder: Path) -> Files:
+def shards(folder):
     """Harmful arrays among rows, and sparse rows whose indices lead out of the matrix."""
     import shutil
 
@@ -264,7 +261,7 @@ def shards(folder: Path) -> Files:
     yield "deep manifest", "manifest", made
 
 
-def entries(folder: Path) -> Files:
+def entries(folder):
     """Harmful arrays in the cache, under descriptions that fit them."""
     from hpgmn.base.files import file_checksum
     from hpgmn.statistics.cache import publish
@@ -279,7 +276,7 @@ def entries(folder: Path) -> Files:
         yield f"{name} in the cache", "entry", folder / key
 
 
-def models(folder: Path) -> Files:
+def models(folder):
     """Model files whose headers lie or grow."""
     about = {"__metadata__": {"about": "{}"}}
     one = {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}
@@ -319,7 +316,7 @@ def models(folder: Path) -> Files:
     yield "link to a text as a model", "model", folder / "link.safetensors"
 
 
-def texts(folder: Path) -> Files:
+def texts(folder):
     """YAML and JSON that run code, grow or never end."""
     run = f"[touch, {folder / 'sprung'}]"
     laughs = "a0: &a0 [x,x,x,x,x,x,x,x,x]\n" + "".join(
@@ -371,7 +368,7 @@ def texts(folder: Path) -> Files:
     yield "JSON: device without end", "json", folder / "zero.json"
 
 
-def tables(folder: Path) -> Files:
+def tables(folder):
     """GraphML, Parquet and CSV that grow, reach out or unpickle."""
     body = (
         "<graphml><graph edgedefault='directed'>{}<edge source='a' target='b'/></graph></graphml>"
@@ -397,7 +394,7 @@ def tables(folder: Path) -> Files:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    def in_folder(name: str, ending: str, write: Callable[[Path], Any]) -> tuple[str, str, Path]:
+    def in_folder(name, ending, write):
         place = folder / f"tables {name}"
         place.mkdir()
         (place / "edges.csv").write_text("source,target\na,b\n")
@@ -421,7 +418,7 @@ def tables(folder: Path) -> Files:
     yield in_folder("Parquet: pickled type", "parquet", lambda path: pq.write_table(pickled, path))
     repeated = pa.table({"id": pa.nulls(10**6, pa.string()), "v": np.zeros(10**6)})
 
-    def rows(path: Path) -> None:
+    def rows(path):
         with pq.ParquetWriter(path, repeated.schema, compression="zstd") as writer:
             for _ in range(5):
                 writer.write_table(repeated)
@@ -435,14 +432,14 @@ def tables(folder: Path) -> Files:
     }.items():
         yield in_folder(f"CSV: {name}", "csv", lambda path, text=text: path.write_text(text))
 
-    def hole(path: Path) -> None:
+    def hole(path):
         path.write_text("id,v\na,1\n")
         os.truncate(path, 2**40)
 
     yield in_folder("CSV: a terabyte of holes", "csv", hole)
 
 
-def studies(folder: Path) -> Files:
+def studies(folder):
     """SQLite files in which reading a table runs for ever, or writing to one does more."""
     endless = "WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM c) SELECT x FROM c"
     table = "CREATE TABLE studies (study_name TEXT)"
@@ -472,9 +469,7 @@ HARMLESS = {
 
 @pytest.mark.slow
 @pytest.mark.soak
-def test_files_made_to_do_harm_are_refused_soon_and_in_little_memory(
-    tmp_path: Path, soak: Any
-) -> None:
+def test_files_made_to_do_harm_are_refused_soon_and_in_little_memory(tmp_path, soak):
     made: list[tuple[str, str, Path]] = []
     for maker in (archives, shards, entries, models, texts, tables, studies):
         place = tmp_path / maker.__name__

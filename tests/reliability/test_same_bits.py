@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -21,7 +20,7 @@ SURROUNDINGS = (
 REAL = ("texas.npz", "chameleon.npz")
 
 
-def begun(folder: Path, number: int, threads: int, words: list[str]) -> subprocess.Popen[str]:
+def begun(folder, number, threads, words):
     """A process of its own that trains everything."""
     own = folder / ("a" if number == 0 else "another place")
     own.mkdir(parents=True)
@@ -40,7 +39,7 @@ def begun(folder: Path, number: int, threads: int, words: list[str]) -> subproce
     )
 
 
-def results(process: subprocess.Popen[str]) -> dict[str, str]:
+def results(process):
     out, err = process.communicate(timeout=600)
     assert process.returncode == 0, err[-3000:]
     found: dict[str, str] = json.loads(out.splitlines()[-1])
@@ -49,7 +48,7 @@ def results(process: subprocess.Popen[str]) -> dict[str, str]:
 
 @pytest.mark.soak
 @pytest.mark.slow
-def test_two_processes_agree_to_the_last_bit(tmp_path: Path, soak: Any) -> None:
+def test_two_processes_agree_to_the_last_bit(tmp_path, soak):
     data, parts = os.environ.get("HPGMN_DATA"), "mlcf" if soak.is_long else "mlc"
     graphs = [str(Path(data).resolve() / name) for name in REAL] if data and soak.is_long else []
     by_threads: dict[int, dict[str, str]] = {}

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import sqlite3
 from contextlib import closing
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -40,7 +38,7 @@ paper.TABLE_2 = {{"gcn": paper.TABLE_2["gcn"]}}
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def folder(tmp_path):
     """A folder with a graph in all forms."""
     graph = package.trading_network(num_nodes=120, seed=3).graph
     package.write_graph(graph, tmp_path / "g.npz")
@@ -51,7 +49,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def alone(commands: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
+def alone(commands, tmp_path_factory):
     """The folder of a run that nobody else wanted to make, and what became of it."""
     folder = tmp_path_factory.mktemp("alone")
     graph = package.trading_network(num_nodes=120, seed=3).graph
@@ -61,7 +59,7 @@ def alone(commands: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path
     return folder / "run", answer
 
 
-def assert_same_run(run: Path, alone: tuple[Path, Any]) -> None:
+def assert_same_run(run, alone):
     for name in SAME:
         assert (run / name).read_bytes() == (alone[0] / name).read_bytes(), name
     metrics = [json.loads((one / "metrics.json").read_text()) for one in (run, alone[0])]
@@ -69,7 +67,7 @@ def assert_same_run(run: Path, alone: tuple[Path, Any]) -> None:
     assert {path.name for path in run.iterdir()} == {path.name for path in alone[0].iterdir()}
 
 
-def both(commands: Any, folder: Path, *words: tuple[object, ...]) -> list[Any]:
+def both(commands, folder, *words):
     """What became of commands that were started together, those that succeeded first."""
     environment = {"HPGMN_DATA": str(folder / "data"), "XDG_CACHE_HOME": str(folder)}
     jobs = [
@@ -101,9 +99,7 @@ def both(commands: Any, folder: Path, *words: tuple[object, ...]) -> list[Any]:
     ],
     ids=["train", "train several", "tune", "reproduce"],
 )
-def test_the_second_is_refused(
-    commands: Any, folder: Path, alone: tuple[Path, Any], words: tuple[str, ...], refusal: str
-) -> None:
+def test_the_second_is_refused(commands, folder, alone, words, refusal):
     first, second = both(commands, folder, words, words)
     assert first.code == 0, first.err
     assert second.code == 2, second.err
@@ -118,9 +114,7 @@ def test_the_second_is_refused(
         assert states == [("COMPLETE",)] * 2
 
 
-def test_an_interrupted_run_is_resumed_by_one_of_two(
-    commands: Any, folder: Path, alone: tuple[Path, Any]
-) -> None:
+def test_an_interrupted_run_is_resumed_by_one_of_two(commands, folder, alone):
     saves = saves_of(alone[1])
     assert len(saves) > 20
     moment = commands.at(touch=saves[len(saves) // 2])  # a state is about to be moved to its place
@@ -134,7 +128,7 @@ def test_an_interrupted_run_is_resumed_by_one_of_two(
     assert_same_run(folder / "run", alone)
 
 
-def saves_of(answer: Any) -> list[int]:
+def saves_of(answer):
     """The touches at which a state came to its place."""
     return [
         number
@@ -143,15 +137,13 @@ def saves_of(answer: Any) -> list[int]:
     ]
 
 
-def test_one_of_two_may_not_replace_what_the_other_makes(
-    commands: Any, folder: Path, alone: tuple[Path, Any]
-) -> None:
+def test_one_of_two_may_not_replace_what_the_other_makes(commands, folder, alone):
     first, second = both(commands, folder, (*TRAIN, "--overwrite"), (*TRAIN, "--overwrite"))
     assert (first.code, second.code) == (0, 2), first.err + second.err
     assert_same_run(folder / "run", alone)
 
 
-def test_shards_are_made_by_one_of_two(commands: Any, folder: Path) -> None:
+def test_shards_are_made_by_one_of_two(commands, folder):
     words = ("shard", "g.graph", "--out", "shards", "--ranges", "4")
     answers = both(commands, folder, words, words)
     assert answers[0].code == 0, answers[0].err
@@ -163,7 +155,7 @@ def test_shards_are_made_by_one_of_two(commands: Any, folder: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["out.npz", "out.graph"])
-def test_of_two_graphs_one_is_there_whole(commands: Any, folder: Path, name: str) -> None:
+def test_of_two_graphs_one_is_there_whole(commands, folder, name):
     known = {}
     for number, source in enumerate(("one", "other")):
         (folder / source).mkdir()
@@ -195,7 +187,7 @@ np.save(f"rows-{os.getpid()}.npy", built["diffusion"].rows(torch.arange(120)).nu
 """
 
 
-def test_two_that_fill_the_same_entry_have_the_same_bits(commands: Any, folder: Path) -> None:
+def test_two_that_fill_the_same_entry_have_the_same_bits(commands, folder):
     environment = {"HPGMN_CACHE": str(folder / "cache")}
     jobs = [commands.job(folder=folder, before=CACHE, environment=environment) for _ in range(3)]
     answers = commands.together(jobs)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import html
 import re
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -17,7 +16,7 @@ MakeData = Callable[..., ReportData]
 SETTINGS = {"lr": 0.01, "weight_decay": 5e-05, "gate": True, "statistics": ["x", "counts"]}
 
 
-def learning_curves(num_runs: int, epochs: int) -> tuple[LearningCurves, ...]:
+def learning_curves(num_runs, epochs):
     """Falling losses and rising scores; in the main stage the runs stop one after the other."""
     random = np.random.default_rng(1)
     stages = []
@@ -47,21 +46,21 @@ def learning_curves(num_runs: int, epochs: int) -> tuple[LearningCurves, ...]:
 
 
 @pytest.fixture
-def make_data() -> MakeData:
+def make_data():
     """Makes the data of a report: ``make_data(splits=[0, 1], classes=[…], warnings=[…])``."""
 
     def make(
-        splits: Sequence[int] = (0, 3),
-        seeds: int = 2,
-        classes: Sequence[str] = ("course", "faculty", "student"),
-        epochs: int = 30,
-        graph: str = "texas",
-        config: dict[str, Any] | None = None,
-        audit: dict[str, Any] | None = None,
-        understanding: dict[str, Any] | None = None,
-        explorer: dict[str, Any] | None = None,
-        **metrics: Any,
-    ) -> ReportData:
+        splits=(0, 3),
+        seeds=2,
+        classes=("course", "faculty", "student"),
+        epochs=30,
+        graph="texas",
+        config=None,
+        audit=None,
+        understanding=None,
+        explorer=None,
+        **metrics,
+    ):
         random = np.random.default_rng(0)
         num_runs, num_classes = len(splits) * seeds, len(classes)
         test = np.clip(random.normal(0.84, 0.04, num_runs), 0, 1)
@@ -119,13 +118,13 @@ Tables = Callable[[str], dict[str, list[list[str]]]]
 
 
 @pytest.fixture
-def tables_of() -> Tables:
+def tables_of():
     """Reads the tables of a page by their captions, cells as plain text."""
 
-    def plain(markup: str) -> str:
+    def plain(markup):
         return html.unescape(re.sub(r"<[^>]*>", "", markup))
 
-    def read(page: str) -> dict[str, list[list[str]]]:
+    def read(page):
         found = {}
         for table in re.findall(r"<table.*?</table>", page, flags=re.S):
             [caption] = re.findall(r"<caption>(.*?)</caption>", table)
@@ -139,16 +138,13 @@ def tables_of() -> Tables:
 
 
 def understanding(
-    classes: Sequence[str] = ("course", "faculty", "student"),
-    num_patterns: int = 6,
-    num_nodes: int = 40,
-    **changes: Any,
-) -> dict[str, Any]:
+    classes=("course", "faculty", "student"), num_patterns=6, num_nodes=40, **changes
+):
     """What ``understanding.json`` holds: the last pattern is unused, the last but one redundant."""
     random = np.random.default_rng(3)
     use = np.sort(random.dirichlet(np.full(num_patterns, 3.0)))[::-1]
 
-    def shares() -> dict[str, float]:
+    def shares():
         return dict(zip(classes, random.dirichlet(np.ones(len(classes))).tolist(), strict=True))
 
     patterns = [
@@ -194,6 +190,6 @@ def understanding(
 
 
 @pytest.fixture
-def make_understanding() -> Callable[..., dict[str, Any]]:
+def make_understanding():
     """Makes what ``understanding.json`` holds."""
     return understanding

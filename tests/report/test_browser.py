@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import json
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +12,7 @@ import numpy as np
 import pytest
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, Page
+    pass
 
 pytestmark = pytest.mark.browser
 
@@ -29,7 +28,7 @@ SETTINGS = {
 }
 
 
-def rows() -> tuple[list[list[Any]], list[tuple[str, str]]]:
+def rows():
     """Nodes of two classes whose edges lead mostly to the other class; a few have no label."""
     random = np.random.default_rng(5)
     kind = np.arange(len(NAMES)) % 2
@@ -47,14 +46,14 @@ def rows() -> tuple[list[list[Any]], list[tuple[str, str]]]:
     return nodes, sorted((NAMES[v], NAMES[u]) for v, u in pairs)
 
 
-def hpgmn(*arguments: object) -> None:
+def hpgmn(*arguments):
     from hpgmn.cli import main
 
     assert main([str(argument) for argument in arguments]) == 0
 
 
 @pytest.fixture(scope="module")
-def run(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def run(browser, tmp_path_factory):
     """Two tables and a trained model; the browser is asked for first, to skip in time."""
     folder = tmp_path_factory.mktemp("browser")
     nodes, edges = rows()
@@ -72,7 +71,7 @@ def run(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def page(run: Path, browser: Browser) -> Iterator[Page]:
+def page(run, browser):
     """The report in an offline browser; errors and requests for anything else are failures."""
     context = browser.new_context(offline=True, viewport={"width": 1300, "height": 900})
     opened = context.new_page()
@@ -92,14 +91,14 @@ def page(run: Path, browser: Browser) -> Iterator[Page]:
     assert faults == []
 
 
-def explained(run: Path, node: str, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+def explained(run, node, capsys):
     capsys.readouterr()
     hpgmn("explain", run, "--node", node, "--json")
     found: dict[str, Any] = json.loads(capsys.readouterr().out)
     return found
 
 
-def ask(page: Page, node: str) -> None:
+def ask(page, node):
     """Type an id, press the button and wait for the answer."""
     from playwright.sync_api import expect
 
@@ -109,11 +108,11 @@ def ask(page: Page, node: str) -> None:
     expect(page.locator("#explorer-status")).not_to_be_empty()
 
 
-def heading(page: Page) -> str:
+def heading(page):
     return page.locator("#explorer-node").inner_text()
 
 
-def cells(page: Page, start: str) -> list[list[str]]:
+def cells(page, start):
     """The rows of the table whose caption starts so."""
     table = page.locator("#explorer-result table").filter(
         has=page.locator("caption", has_text=start)
@@ -122,20 +121,18 @@ def cells(page: Page, start: str) -> list[list[str]]:
     return [[cell.inner_text() for cell in line.locator("th, td").all()] for line in lines]
 
 
-def percent(share: float) -> str:
+def percent(share):
     return f"{100 * share:.1f} %"
 
 
-def points(support: float) -> str:
+def points(support):
     text = f"{100 * support:+.2f}".replace("-", "−")
     return text if text[1:] != "0.00" else "0.00"
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("node", ["Ann", HOSTILE, "n12", "n6", "Zoë & 'co'", NAMES[-1]])
-def test_a_typed_node_is_shown_as_the_command_explains_it(
-    page: Page, run: Path, capsys: pytest.CaptureFixture[str], node: str
-) -> None:
+def test_a_typed_node_is_shown_as_the_command_explains_it(page, run, capsys, node):
     found = explained(run, node, capsys)
     ask(page, node)
     assert heading(page) == f"Node {node}"
@@ -183,7 +180,7 @@ def test_a_typed_node_is_shown_as_the_command_explains_it(
 
 
 @pytest.mark.slow
-def test_the_role_and_the_label_are_those_of_the_run(page: Page, run: Path) -> None:
+def test_the_role_and_the_label_are_those_of_the_run(page, run):
     import pyarrow.parquet as pq
 
     seen = set()
@@ -205,7 +202,7 @@ def test_the_role_and_the_label_are_those_of_the_run(page: Page, run: Path) -> N
     assert seen == {"train", "val", "test", "unlabelled"}
 
 
-def test_neighbours_lead_on_and_the_browser_leads_back(page: Page) -> None:
+def test_neighbours_lead_on_and_the_browser_leads_back(page):
     edges = rows()[1]
     ask(page, "n12")
     links = page.locator("#explorer-result .neighbors a")
@@ -229,7 +226,7 @@ def test_neighbours_lead_on_and_the_browser_leads_back(page: Page) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("node", NAMES[:6])
-def test_an_address_names_a_node(page: Page, node: str) -> None:
+def test_an_address_names_a_node(page, node):
     ask(page, node)
     address = page.url
     page.goto("about:blank")
@@ -238,14 +235,14 @@ def test_an_address_names_a_node(page: Page, node: str) -> None:
     assert page.get_by_label("Node id").input_value() == node
 
 
-def test_capitals_do_not_matter_unless_they_tell_nodes_apart(page: Page) -> None:
+def test_capitals_do_not_matter_unless_they_tell_nodes_apart(page):
     ask(page, "  ANN smith ")
     assert heading(page) == "Node ann smith"
     ask(page, "aNN")
     assert heading(page) == "Node Ann"
 
 
-def test_an_unknown_node_gets_the_nearest_ids(page: Page) -> None:
+def test_an_unknown_node_gets_the_nearest_ids(page):
     ask(page, "an smith")
     said = page.locator("#explorer-result .missing")
     assert said.inner_text().startswith("There is no node ‘an smith’. Nearest ids: ann smith, ")
@@ -254,7 +251,7 @@ def test_an_unknown_node_gets_the_nearest_ids(page: Page) -> None:
     page.locator("#explorer-node", has_text="Node ann smith").wait_for()
 
 
-def test_the_keyboard_is_enough(page: Page) -> None:
+def test_the_keyboard_is_enough(page):
     page.get_by_label("Node id").focus()
     page.keyboard.type("n12")
     page.keyboard.press("Enter")
@@ -273,7 +270,7 @@ def test_the_keyboard_is_enough(page: Page) -> None:
     assert page.evaluate("document.activeElement.id") == "explorer-node"
 
 
-def test_suggestions_follow_what_is_typed(page: Page) -> None:
+def test_suggestions_follow_what_is_typed(page):
     page.get_by_label("Node id").fill("N1")
     found = page.locator("#explorer-options option").evaluate_all(
         "all => all.map(one => one.value)"
@@ -286,14 +283,14 @@ def test_suggestions_follow_what_is_typed(page: Page) -> None:
     assert found == ["ann smith"]
 
 
-def test_a_hostile_id_stays_text(page: Page) -> None:
+def test_a_hostile_id_stays_text(page):
     ask(page, HOSTILE)
     ask(page, f"{HOSTILE}<img src=x onerror=alert(1)>")
     assert "<img src=x" in page.locator("#explorer-result").inner_text()
     assert page.locator("#explorer b, #explorer img").count() == 0
 
 
-def test_the_examples_on_the_page_lead_to_their_nodes(page: Page) -> None:
+def test_the_examples_on_the_page_lead_to_their_nodes(page):
     links = page.locator("#explorer-tool p").filter(has_text="For example").locator("a")
     assert links.count() >= 1
     for name in links.all_inner_texts():
@@ -301,7 +298,7 @@ def test_the_examples_on_the_page_lead_to_their_nodes(page: Page) -> None:
         page.locator("#explorer-node").get_by_text(f"Node {name}", exact=True).wait_for()
 
 
-def test_direction_and_support_are_drawn(page: Page, run: Path) -> None:
+def test_direction_and_support_are_drawn(page, run):
     content = json.loads((run / "explorer.json").read_text(encoding="utf-8"))
     node = content["nodes"][content["ids"].index("n12")]
     ask(page, "n12")
@@ -320,14 +317,14 @@ def test_direction_and_support_are_drawn(page: Page, run: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("width", [400, 1300])
-def test_the_page_is_never_wider_than_the_window(page: Page, width: int) -> None:
+def test_the_page_is_never_wider_than_the_window(page, width):
     page.set_viewport_size({"width": width, "height": 900})
     for node in ("n12", NAMES[-1], "no such node"):
         ask(page, node)
         assert page.evaluate("document.documentElement.scrollWidth") <= width
 
 
-def test_without_scripts_the_page_names_the_command(run: Path, browser: Browser) -> None:
+def test_without_scripts_the_page_names_the_command(run, browser):
     context = browser.new_context(java_script_enabled=False, offline=True)
     page = context.new_page()
     page.goto((run / "report.html").resolve().as_uri())
@@ -337,9 +334,7 @@ def test_without_scripts_the_page_names_the_command(run: Path, browser: Browser)
     context.close()
 
 
-def test_a_sample_says_so_and_leaves_out_what_it_has_not(
-    run: Path, browser: Browser, tmp_path: Path
-) -> None:
+def test_a_sample_says_so_and_leaves_out_what_it_has_not(run, browser, tmp_path):
     from hpgmn.runs.report_data import write_report
 
     part = Path(shutil.copytree(run, tmp_path / "part"))

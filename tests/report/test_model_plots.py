@@ -12,16 +12,16 @@ from hpgmn.report import model_plots as plots
 Make = Callable[..., dict[str, Any]]
 
 
-def words(svg: str) -> list[str]:
+def words(svg):
     """Every text of a figure, in order."""
     return [element.text or "" for element in ElementTree.fromstring(svg).iter("text")]
 
 
-def label(svg: str) -> str:
+def label(svg):
     return ElementTree.fromstring(svg).attrib["aria-label"]
 
 
-def test_reliability_and_coverage_describe_their_numbers() -> None:
+def test_reliability_and_coverage_describe_their_numbers():
     bins = [
         {"low": 0.5, "high": 0.75, "count": 10, "confidence": 0.6, "accuracy": 0.7},
         {"low": 0.75, "high": 1.0, "count": 1030, "confidence": 0.9, "accuracy": 0.75},
@@ -39,7 +39,7 @@ def test_reliability_and_coverage_describe_their_numbers() -> None:
     assert "validation, threshold" not in words(svg)
 
 
-def test_bars_of_a_class_are_stacked() -> None:
+def test_bars_of_a_class_are_stacked():
     groups = [{"name": "a", "nodes": 4, "statistics": {"one": 1.0, "two": 3.0}}]
     svg = plots.class_bars(["one", "two"], groups, "bars")
     ends = []
@@ -57,18 +57,18 @@ def test_bars_of_a_class_are_stacked() -> None:
     assert "Largest: a: two." in label(svg)
 
 
-def test_share_bars_list_every_statistic() -> None:
+def test_share_bars_list_every_statistic():
     assert "one 0.75, two 0.25" in label(plots.share_bars({"one": 0.75, "two": 0.25}, "s"))
 
 
-def test_patterns_reach_as_far_as_the_outer_nodes() -> None:
+def test_patterns_reach_as_far_as_the_outer_nodes():
     nodes = [[float(x), 0.0] for x in range(11)]  # nine tenths lie within 9
     assert plots.enlargement({"nodes": nodes, "patterns": [[0.0, 0.3], [0.1, 0.0]]}) == 30
     assert plots.enlargement({"nodes": nodes, "patterns": [[0.0, 0.0]]}) == 1
     assert plots.enlargement({"nodes": [[0.0, 0.0]], "patterns": [[1.0, 0.0]]}) == 1
 
 
-def test_map_numbers_the_used_patterns(make_understanding: Make) -> None:
+def test_map_numbers_the_used_patterns(make_understanding):
     content = make_understanding(num_patterns=41)
     used = list(range(40, -1, -1))
     shown = words(plots.memory_map(content["map"], content["class_names"], used, "map"))
@@ -83,7 +83,7 @@ def test_map_numbers_the_used_patterns(make_understanding: Make) -> None:
     assert "unused or redundant" not in shown
 
 
-def test_heatmap_and_map_merge_and_cut_classes(make_understanding: Make) -> None:
+def test_heatmap_and_map_merge_and_cut_classes(make_understanding):
     long = [f"class {number} with a name that is rather long" for number in range(40)]
     content = make_understanding(classes=long, num_patterns=72, num_nodes=200)
     shown = words(plots.pattern_heatmap(content["patterns"][:60], long, {}, 72, "p"))

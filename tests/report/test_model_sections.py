@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 
 from hpgmn.auditing import audit
-from hpgmn.graph import Graph
 from hpgmn.report import ReportData, ReportDataError, render_report
 from hpgmn.report.model_sections import MOST_BARS, MOST_PATTERNS, pattern_marks
 from hpgmn.report.rendering import resource
@@ -24,19 +23,19 @@ Make = Callable[..., dict[str, Any]]
 Tables = Callable[[str], dict[str, list[list[str]]]]
 
 
-def plain(page: str) -> str:
+def plain(page):
     """The page's text without tags and figures, on one line."""
     page = re.sub(r"<(style|svg)\b.*?</\1>", "", page, flags=re.S)
     return " ".join(html.unescape(re.sub(r"<[^>]*>", " ", page)).split())
 
 
-def section(page: str, key: str) -> str:
+def section(page, key):
     """The text of a section; empty if the page has none of that id."""
     found = re.search(rf'<section id="{key}".*?</section>', page, flags=re.S)
     return plain(found.group()) if found else ""
 
 
-def recorded(**changes: Any) -> dict[str, Any]:
+def recorded(**changes):
     errors = {
         f"{key}_{when}_mean": value
         for when, values in (("before", (0.15, 0.14, 1.1, 0.4)), ("after", (0.04, 0.05, 0.7, 0.3)))
@@ -64,7 +63,7 @@ def recorded(**changes: Any) -> dict[str, Any]:
     } | changes
 
 
-def test_calibration_shows_the_recorded_numbers(make_data: MakeData, tables_of: Tables) -> None:
+def test_calibration_shows_the_recorded_numbers(make_data, tables_of):
     page = render_report(make_data(calibration=recorded()))
     tables, text = tables_of(page), section(page, "calibration")
     for fact in ("1.50 to 2.50", "4.0 points", "15.0 without"):
@@ -89,9 +88,7 @@ def test_calibration_shows_the_recorded_numbers(make_data: MakeData, tables_of: 
     ]
 
 
-def test_calibration_without_test_nodes_or_temperature(
-    make_data: MakeData, tables_of: Tables
-) -> None:
+def test_calibration_without_test_nodes_or_temperature(make_data, tables_of):
     content = {"temperature": [2.0], "thresholds": recorded()["thresholds"]}
     page = render_report(make_data(calibration=content))
     assert "Confidence thresholds from validation nodes" in tables_of(page)
@@ -103,7 +100,7 @@ def test_calibration_without_test_nodes_or_temperature(
 # Graph health
 
 
-def test_health_shows_the_audit(make_data: MakeData, small_graph: Graph, tables_of: Tables) -> None:
+def test_health_shows_the_audit(make_data, small_graph, tables_of):
     found = audit(small_graph, training=False)
     content = found.as_dict()
     kinds = ("out-neighbors", "in-neighbors", "attributes")
@@ -133,7 +130,7 @@ def test_health_shows_the_audit(make_data: MakeData, small_graph: Graph, tables_
     assert "<b>" not in page
 
 
-def test_health_without_findings_or_left_out(make_data: MakeData, small_graph: Graph) -> None:
+def test_health_without_findings_or_left_out(make_data, small_graph):
     content = audit(small_graph, training=False).as_dict()
     page = render_report(make_data(audit=content | {"findings": [], "twins": [], "split": None}))
     assert section(page, "health")
@@ -145,9 +142,7 @@ def test_health_without_findings_or_left_out(make_data: MakeData, small_graph: G
 # The model
 
 
-def test_statistics_are_shown_overall_and_by_class(
-    make_data: MakeData, make_understanding: Make, tables_of: Tables
-) -> None:
+def test_statistics_are_shown_overall_and_by_class(make_data, make_understanding, tables_of):
     page = render_report(make_data(understanding=make_understanding()))
     tables = tables_of(page)
     shares = tables["Share of each statistic"][1:]
@@ -163,9 +158,7 @@ def test_statistics_are_shown_overall_and_by_class(
     assert "2 models of split 0" in section(page, "statistics")
 
 
-def test_models_of_a_single_run_have_no_scope(
-    make_data: MakeData, make_understanding: Make
-) -> None:
+def test_models_of_a_single_run_have_no_scope(make_data, make_understanding):
     content = make_understanding(seeds=1, split=4)
     page = render_report(make_data(splits=[4], seeds=1, understanding=content))
     assert "of split 4" not in page
@@ -173,9 +166,7 @@ def test_models_of_a_single_run_have_no_scope(
     assert "Model of split 4." in section(page, "memory")
 
 
-def test_bars_show_the_classes_with_the_most_nodes(
-    make_data: MakeData, make_understanding: Make
-) -> None:
+def test_bars_show_the_classes_with_the_most_nodes(make_data, make_understanding):
     classes = [f"c{number}" for number in range(MOST_BARS + 5)]
     page = render_report(make_data(understanding=make_understanding(classes=classes)))
     assert f"the {MOST_BARS} classes" in section(page, "statistics")
@@ -187,9 +178,7 @@ def test_bars_show_the_classes_with_the_most_nodes(
     assert "by predicted class. Largest" not in page
 
 
-def test_a_model_without_statistics_or_memory(
-    make_data: MakeData, make_understanding: Make
-) -> None:
+def test_a_model_without_statistics_or_memory(make_data, make_understanding):
     content = make_understanding(
         statistics={}, statistics_by_class=[], patterns=[], map=None, model="<gcn>", label_next=[]
     )
@@ -202,9 +191,7 @@ def test_a_model_without_statistics_or_memory(
     assert not section(page, "memory")
 
 
-def test_nodes_to_label_next_are_listed_in_order(
-    make_data: MakeData, make_understanding: Make, tables_of: Tables
-) -> None:
+def test_nodes_to_label_next_are_listed_in_order(make_data, make_understanding, tables_of):
     page = render_report(make_data(understanding=make_understanding()))
     assert tables_of(page)["Nodes to label next"] == [
         ["Node", "Predicted class", "Entropy (nats)", "Neighbours"],
@@ -214,9 +201,7 @@ def test_nodes_to_label_next_are_listed_in_order(
     assert "Nodes to label next are chosen so." in section(page, "label-next")
 
 
-def test_patterns_are_shown_with_marks(
-    make_data: MakeData, make_understanding: Make, tables_of: Tables
-) -> None:
+def test_patterns_are_shown_with_marks(make_data, make_understanding, tables_of):
     content = make_understanding()
     page = render_report(make_data(understanding=content))
     assert "6 patterns, 1 unused and 1 redundant" in section(page, "memory")
@@ -237,7 +222,7 @@ def test_patterns_are_shown_with_marks(
     assert colours[3] == [str(one["number"]), *shares]
 
 
-def test_many_patterns_and_classes_are_cut(make_data: MakeData, make_understanding: Make) -> None:
+def test_many_patterns_and_classes_are_cut(make_data, make_understanding):
     names = [f"class {number} with a name that is rather long {number:>3}" for number in range(40)]
     content = make_understanding(classes=names, num_patterns=72, num_nodes=200)
     page = render_report(make_data(understanding=content))
@@ -252,9 +237,7 @@ def test_many_patterns_and_classes_are_cut(make_data: MakeData, make_understandi
     assert "Map of nodes" not in text
 
 
-def test_map_shows_centres_and_variances(
-    make_data: MakeData, make_understanding: Make, tables_of: Tables
-) -> None:
+def test_map_shows_centres_and_variances(make_data, make_understanding, tables_of):
     content = make_understanding(num_nodes=30)
     page = render_report(make_data(understanding=content))
     text = section(page, "memory")
@@ -275,9 +258,7 @@ def test_map_shows_centres_and_variances(
     assert "30 of 12,345 nodes" in section(page, "memory")
 
 
-def test_nothing_from_the_model_becomes_markup(
-    make_data: MakeData, make_understanding: Make
-) -> None:
+def test_nothing_from_the_model_becomes_markup(make_data, make_understanding):
     bad = '"><script>alert(1)</script><b>x</b>'
     content = make_understanding(classes=[bad, "b", "c"], model=bad, notes=[bad])
     for one in content["patterns"]:
@@ -299,9 +280,7 @@ def test_nothing_from_the_model_becomes_markup(
         ("metrics", {"reliability": [{"low": 0.1}]}),
     ],
 )
-def test_data_of_another_form_is_named(
-    make_data: MakeData, make_understanding: Make, part: str, content: dict[str, Any]
-) -> None:
+def test_data_of_another_form_is_named(make_data, make_understanding, part, content):
     if part == "metrics":
         data = make_data(calibration=recorded(**content))
     elif part == "understanding":
@@ -318,7 +297,7 @@ def test_data_of_another_form_is_named(
 EVIL_ID = "</script><b>bold</b><!--"
 
 
-def node(prediction: int, label: int | None, role: str, **more: Any) -> dict[str, Any]:
+def node(prediction, label, role, **more):
     probabilities = [0.1, 0.1]
     probabilities[prediction] = 0.9
     return {
@@ -333,7 +312,7 @@ def node(prediction: int, label: int | None, role: str, **more: Any) -> dict[str
     }
 
 
-def explorer(**changes: Any) -> dict[str, Any]:
+def explorer(**changes):
     nodes = [node(0, 0, "train"), node(1, 0, "test"), node(1, None, "unlabelled")]
     nodes[2]["probabilities"] = [0.4, 0.6]
     return {
@@ -353,13 +332,13 @@ def explorer(**changes: Any) -> dict[str, Any]:
     }
 
 
-def test_an_empty_explorer_gives_no_section_and_no_script(make_data: MakeData) -> None:
+def test_an_empty_explorer_gives_no_section_and_no_script(make_data):
     page = render_report(make_data(explorer=explorer(nodes=[], ids=[])))
     assert not section(page, "explorer")
     assert "<script" not in page
 
 
-def test_exactly_one_script_may_run_by_its_hash(make_data: MakeData) -> None:
+def test_exactly_one_script_may_run_by_its_hash(make_data):
     page = render_report(make_data(explorer=explorer()))
     scripts = re.findall(r"<script([^>]*)>(.*?)</script>", page, re.DOTALL)
     assert [attributes for attributes, _ in scripts] == [
@@ -373,7 +352,7 @@ def test_exactly_one_script_may_run_by_its_hash(make_data: MakeData) -> None:
     )
 
 
-def test_an_id_never_becomes_markup(make_data: MakeData) -> None:
+def test_an_id_never_becomes_markup(make_data):
     page = render_report(make_data(explorer=explorer()))
     assert "<b>" not in page
     [data] = re.findall(r'id="explorer-data">(.*?)</script>', page, re.DOTALL)
@@ -382,7 +361,7 @@ def test_an_id_never_becomes_markup(make_data: MakeData) -> None:
     assert '<a href="#node=%3C%2Fscript%3E%3Cb%3Ebold%3C%2Fb%3E%3C%21--">&lt;/script&gt;' in page
 
 
-def test_the_script_makes_no_markup_from_text_and_loads_nothing() -> None:
+def test_the_script_makes_no_markup_from_text_and_loads_nothing():
     script = resource("explorer.js")
     words = ("innerHTML", "outerHTML", "insertAdjacent", "document.write", "eval", "Function(")
     for word in (*words, "fetch", "XMLHttp", "import(", "sendBeacon", "</script", "<!--"):
@@ -403,19 +382,15 @@ def test_the_script_makes_no_markup_from_text_and_loads_nothing() -> None:
         ),
     ],
 )
-def test_the_explorer_says_what_it_holds(
-    make_data: MakeData, changes: dict[str, Any], facts: list[str]
-) -> None:
+def test_the_explorer_says_what_it_holds(make_data, changes, facts):
     text = section(render_report(make_data(explorer=explorer(**changes))), "explorer")
     for fact in facts:
         assert fact in text
     assert "hpgmn explain RUN --node ID" in text  # where scripts are disabled
 
 
-def test_examples_are_an_error_a_turning_node_and_the_least_confident(
-    make_data: MakeData,
-) -> None:
-    def examples(content: dict[str, Any]) -> list[str]:
+def test_examples_are_an_error_a_turning_node_and_the_least_confident(make_data):
+    def examples(content):
         page = render_report(make_data(explorer=content))
         [line] = re.findall("<p>For example: (.*?)</p>", page, re.DOTALL)
         return re.findall(r">([^<]*)</a>", line)

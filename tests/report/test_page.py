@@ -27,13 +27,13 @@ EVIL = ["<script>alert(1)</script>", "$x^2$ & \"quoted\" 'too'", "学生\x00\n",
 class Reader(HTMLParser):
     """Checks that tags are balanced; collects tags, attributes and heading levels."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__(convert_charrefs=True)
         self.open: list[str] = []
         self.tags: list[tuple[str, dict[str, str | None]]] = []
         self.headings: list[int] = []
 
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+    def handle_starttag(self, tag, attrs):
         self.tags.append((tag, dict(attrs)))
         assert len(dict(attrs)) == len(attrs), f"attribute given twice: {attrs}"
         if tag not in VOID:
@@ -41,15 +41,15 @@ class Reader(HTMLParser):
         if re.fullmatch("h[1-6]", tag):
             self.headings.append(int(tag[1]))
 
-    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+    def handle_startendtag(self, tag, attrs):
         self.tags.append((tag, dict(attrs)))
 
-    def handle_endtag(self, tag: str) -> None:
+    def handle_endtag(self, tag):
         assert self.open, f"</{tag}> closes nothing"
         assert self.open.pop() == tag
 
 
-def read(page: str) -> Reader:
+def read(page):
     reader = Reader()
     reader.feed(page)
     reader.close()
@@ -57,13 +57,13 @@ def read(page: str) -> Reader:
     return reader
 
 
-def plain(page: str) -> str:
+def plain(page):
     """The page's text without tags and figures, on one line."""
     page = re.sub(r"<(style|svg)\b.*?</\1>", "", page, flags=re.S)
     return " ".join(html.unescape(re.sub(r"<[^>]*>", " ", page)).split())
 
 
-def section(page: str, key: str) -> str:
+def section(page, key):
     """The text of a section; empty if the page has none of that id."""
     found = re.search(rf'<section id="{key}".*?</section>', page, flags=re.S)
     return plain(found.group()) if found else ""
@@ -72,7 +72,7 @@ def section(page: str, key: str) -> str:
 # The frame
 
 
-def test_page_is_well_formed_and_in_order(make_data: MakeData, make_understanding: Make) -> None:
+def test_page_is_well_formed_and_in_order(make_data, make_understanding):
     reader = read(render_report(make_data(understanding=make_understanding())))
     names = [tag for tag, _ in reader.tags]
     assert names.count("h1") == names.count("title") == names.count("main") == 1
@@ -91,7 +91,7 @@ def test_page_is_well_formed_and_in_order(make_data: MakeData, make_understandin
             assert attributes["scope"] in ("row", "col")
 
 
-def test_page_loads_nothing_from_outside(make_data: MakeData) -> None:
+def test_page_loads_nothing_from_outside(make_data):
     page = render_report(make_data())
     for tag, attributes in read(page).tags:
         assert tag not in {"script", "link", "img", "image", "iframe", "object", "base"}
@@ -103,14 +103,14 @@ def test_page_loads_nothing_from_outside(make_data: MakeData) -> None:
         assert word not in page
 
 
-def test_page_supports_dark_mode_and_phones(make_data: MakeData) -> None:
+def test_page_supports_dark_mode_and_phones(make_data):
     page = render_report(make_data())
     assert "@media (prefers-color-scheme: dark)" in page
     assert '<meta name="viewport" content="width=device-width, initial-scale=1">' in page
     assert '<html lang="en">' in page
 
 
-def test_nothing_from_data_becomes_markup(make_data: MakeData, tables_of: Tables) -> None:
+def test_nothing_from_data_becomes_markup(make_data, tables_of):
     bad = "<img src=x onerror=alert(2)>"
     names = ("graph", "model", "metric", "version", "created")
     data = make_data(classes=EVIL, warnings=[bad], hardware={bad: bad}, **dict.fromkeys(names, bad))
@@ -124,7 +124,7 @@ def test_nothing_from_data_becomes_markup(make_data: MakeData, tables_of: Tables
     page.encode("utf-8")
 
 
-def test_report_is_deterministic_and_small(make_data: MakeData) -> None:
+def test_report_is_deterministic_and_small(make_data):
     data = make_data(splits=list(range(10)), seeds=3, epochs=300)
     page = render_report(data)
     assert page == render_report(data)
@@ -134,7 +134,7 @@ def test_report_is_deterministic_and_small(make_data: MakeData) -> None:
 # Scores
 
 
-def test_headline_shows_the_recorded_scores(make_data: MakeData) -> None:
+def test_headline_shows_the_recorded_scores(make_data):
     data = make_data()
     page, scores = plain(render_report(data)), data.metrics["test_score"]
     assert f"{100 * statistics.mean(scores):.2f} ± {100 * statistics.stdev(scores):.2f}%" in page
@@ -152,9 +152,7 @@ def test_headline_shows_the_recorded_scores(make_data: MakeData) -> None:
         (0.84, ["equal to"]),
     ],
 )
-def test_headline_compares_with_the_label_estimator(
-    make_data: MakeData, baseline: float, facts: list[str]
-) -> None:
+def test_headline_compares_with_the_label_estimator(make_data, baseline, facts):
     data = make_data(
         test_score_mean=0.84,
         test_accuracy_mean=0.84,
@@ -166,7 +164,7 @@ def test_headline_compares_with_the_label_estimator(
         assert fact in page
 
 
-def test_another_metric_is_not_compared_with_an_accuracy(make_data: MakeData) -> None:
+def test_another_metric_is_not_compared_with_an_accuracy(make_data):
     data = make_data(metric="roc_auc", test_score_mean=0.99, test_accuracy_mean=0.80)
     page = plain(render_report(data))
     assert "Test ROC-AUC" in page
@@ -175,13 +173,11 @@ def test_another_metric_is_not_compared_with_an_accuracy(make_data: MakeData) ->
 
 
 @pytest.mark.parametrize("estimator", [None, {}])
-def test_run_without_a_label_estimator_has_no_comparison(
-    make_data: MakeData, estimator: dict[str, float] | None
-) -> None:
+def test_run_without_a_label_estimator_has_no_comparison(make_data, estimator):
     assert "points above" not in render_report(make_data(label_estimator=estimator))
 
 
-def test_scores_by_split_match_a_plain_loop(make_data: MakeData, tables_of: Tables) -> None:
+def test_scores_by_split_match_a_plain_loop(make_data, tables_of):
     data = make_data(splits=[0, 3, 7], seeds=4)
     metrics = data.metrics
     rows = tables_of(render_report(data))["Accuracy by split, 4 seeds each"]
@@ -199,13 +195,13 @@ def test_scores_by_split_match_a_plain_loop(make_data: MakeData, tables_of: Tabl
         ]
 
 
-def test_single_run_has_no_spread(make_data: MakeData, tables_of: Tables) -> None:
+def test_single_run_has_no_spread(make_data, tables_of):
     page = render_report(make_data(splits=[0], seeds=1, test_score_std=0.0))
     assert "±" not in page
     assert tables_of(page)["Accuracy by split"][0] == ["Split", "Test", "Validation", "Best epoch"]
 
 
-def test_run_without_test_nodes_has_dashes(make_data: MakeData, tables_of: Tables) -> None:
+def test_run_without_test_nodes_has_dashes(make_data, tables_of):
     names = ("test_score_mean", "test_score_std", "test_accuracy_mean", "test_accuracy_std")
     page = render_report(make_data(test_score=[], **dict.fromkeys(names)))
     assert "<strong>–</strong>" in page
@@ -213,15 +209,13 @@ def test_run_without_test_nodes_has_dashes(make_data: MakeData, tables_of: Table
     assert "points above" not in page
 
 
-def test_score_without_a_recorded_spread_is_compared_alone(make_data: MakeData) -> None:
+def test_score_without_a_recorded_spread_is_compared_alone(make_data):
     page = plain(render_report(make_data(test_score_std=None, test_accuracy_std=None)))
     assert "points above" in page
     assert "the standard deviation between" not in page
 
 
-def test_class_table_and_confusion_match_a_plain_loop(
-    make_data: MakeData, tables_of: Tables
-) -> None:
+def test_class_table_and_confusion_match_a_plain_loop(make_data, tables_of):
     data = make_data()
     tables, counts = tables_of(render_report(data)), data.confusion.tolist()
     matrix = tables["Test nodes by true class (row) and predicted class (column)"]
@@ -244,9 +238,7 @@ def test_class_table_and_confusion_match_a_plain_loop(
     assert by_class[-1] == ["Mean, total support", *means, str(total), f"{total / 4:.1f}"]
 
 
-def test_class_without_nodes_or_predictions_has_dashes(
-    make_data: MakeData, tables_of: Tables
-) -> None:
+def test_class_without_nodes_or_predictions_has_dashes(make_data, tables_of):
     data = make_data()
     confusion = np.zeros((4, 4), int)
     confusion[:3, :3] = data.confusion
@@ -256,7 +248,7 @@ def test_class_without_nodes_or_predictions_has_dashes(
     assert np.isnan(class_scores(confusion)["f1"][3])
 
 
-def test_many_classes_get_a_list_of_errors(make_data: MakeData, tables_of: Tables) -> None:
+def test_many_classes_get_a_list_of_errors(make_data, tables_of):
     data = make_data(classes=[f"c{index}" for index in range(14)])
     rows = tables_of(render_report(data))["The most frequent errors"][1:]
     assert len(rows) == 15
@@ -269,7 +261,7 @@ def test_many_classes_get_a_list_of_errors(make_data: MakeData, tables_of: Table
         assert share == f"{100 * int(count) / row.sum():.2f}%"
 
 
-def test_bare_data_is_enough(make_data: MakeData) -> None:
+def test_bare_data_is_enough(make_data):
     """Only what INTERFACE.md promises; neither history nor labelled test nodes."""
     data = make_data()
     optional = ("hardware", "graph_summary", "label_estimator", "warnings", "created")
@@ -283,17 +275,17 @@ def test_bare_data_is_enough(make_data: MakeData) -> None:
         assert not section(page, key)
 
 
-def test_warnings_are_listed(make_data: MakeData) -> None:
+def test_warnings_are_listed(make_data):
     page = render_report(make_data(warnings=["one thing", "another"]))
     assert "<li>one thing</li><li>another</li>" in page
     assert "<li>" not in render_report(make_data(warnings=[])).split("</nav>")[1]
 
 
-def test_every_stage_of_every_model_has_a_name() -> None:
+def test_every_stage_of_every_model_has_a_name():
     assert {stage for entry in MODELS.values() for stage in entry.stages} <= STAGE_NAMES.keys()
 
 
-def test_early_stops_are_shown(make_data: MakeData) -> None:
+def test_early_stops_are_shown(make_data):
     text = section(render_report(make_data()), "curves")
     assert "stops after epoch 22;" in text  # the fourth run of 30 epochs
     assert "pseudo-labels" not in text
@@ -302,7 +294,7 @@ def test_early_stops_are_shown(make_data: MakeData) -> None:
     assert STAGE_NAMES["refinement"] in section(render_report(first), "curves")
 
 
-def test_a_chosen_run_shows_its_portfolio(make_data: MakeData, tables_of: Tables) -> None:
+def test_a_chosen_run_shows_its_portfolio(make_data, tables_of):
     members = [
         {"name": "one", "model": "hpgmn", "val_score_mean": 0.5, "seconds": 2.0, "failure": None},
         {"name": "two", "model": "mlp", "val_score_mean": 0.75, "seconds": 61.0, "failure": None},
@@ -321,7 +313,7 @@ def test_a_chosen_run_shows_its_portfolio(make_data: MakeData, tables_of: Tables
 # Settings and command
 
 
-def test_settings_and_command_are_those_of_the_run(make_data: MakeData, tables_of: Tables) -> None:
+def test_settings_and_command_are_those_of_the_run(make_data, tables_of):
     page = render_report(make_data(graph="my graphs/a.npz"))
     tables = tables_of(page)
     assert ["statistics", "x,counts"] in tables["Settings of hpgmn"]
@@ -335,19 +327,19 @@ def test_settings_and_command_are_those_of_the_run(make_data: MakeData, tables_o
         assert row in machine
 
 
-def test_command_formats_values_as_the_command_line_reads_them() -> None:
+def test_command_formats_values_as_the_command_line_reads_them():
     config = {"graph": "g", "model": "m", "metric": "accuracy", "splits": [0], "seeds": 1}
     settings = {"a": None, "b": False, "c": [1, "x"], "d": 1e-5}
     words = train_command(config | {"settings": settings})
     assert words[-8:] == [
-        *("--set", "a=none", "--set", "b=false", "--set", "c=1,x", "--set", "d=1e-05"),
+        *("--set", "a=none", "--set", "b=false", "--set", "c=1,x", "--set", "d=1e-05")
     ]
     more = train_command(config | {"settings": {}, "protocol": "geom", "device": "cpu"})
     assert more[-4:] == ["--protocol", "geom", "--device", "cpu"]
     assert train_command(config | {"settings": {}, "calibrate": False})[-1] == "--no-calibration"
 
 
-def test_command_repeats_the_options_of_tables() -> None:
+def test_command_repeats_the_options_of_tables():
     config = {"graph": "g", "model": "m", "metric": "precision@5", "splits": [0], "seeds": 1}
     tables = {
         "id": "email",
@@ -367,7 +359,7 @@ def test_command_repeats_the_options_of_tables() -> None:
     ]
 
 
-def test_facts_of_any_type_become_rows() -> None:
+def test_facts_of_any_type_become_rows():
     content = {"num_nodes": 1234, "homophily": {"edge": 0.1234, "node": float("nan")}, "x": None}
     assert _facts(content) == [
         ("Nodes", "1,234"),

@@ -11,7 +11,7 @@ from hpgmn.report import plots
 from hpgmn.report.rendering import LearningCurves
 
 
-def stage(num_runs: int = 3, epochs: int = 40, name: str = "main") -> LearningCurves:
+def stage(num_runs=3, epochs=40, name="main"):
     random = np.random.default_rng(0)
     fall = np.exp(-np.arange(epochs) / 10)
     loss = fall + 0.1 * random.random((num_runs, epochs))
@@ -23,27 +23,27 @@ def stage(num_runs: int = 3, epochs: int = 40, name: str = "main") -> LearningCu
     return LearningCurves(name, np.arange(epochs), curves)
 
 
-def confusion(num_classes: int) -> Array:
+def confusion(num_classes):
     random = np.random.default_rng(num_classes)
     counts: Array = random.integers(0, 5, (num_classes, num_classes))
     np.fill_diagonal(counts, 40)
     return counts
 
 
-def names(num_classes: int) -> list[str]:
+def names(num_classes):
     return [f"c{index}" for index in range(num_classes)]
 
 
-def words(svg: str) -> list[str]:
+def words(svg):
     """Every text of a picture, in order."""
     return [element.text or "" for element in ElementTree.fromstring(svg).iter("text")]
 
 
-def label(svg: str) -> str:
+def label(svg):
     return ElementTree.fromstring(svg).attrib["aria-label"]
 
 
-def pictures(prefix: str = "p") -> list[str]:
+def pictures(prefix="p"):
     drawn = [
         plots.loss_curves(stage(), f"{prefix}-loss"),
         plots.score_curve(stage(), "accuracy", np.array([[3.0, 7.0, 12.0]]), f"{prefix}-score"),
@@ -54,11 +54,11 @@ def pictures(prefix: str = "p") -> list[str]:
     return [svg for svg in drawn if svg is not None]
 
 
-def test_pictures_are_deterministic() -> None:
+def test_pictures_are_deterministic():
     assert pictures() == pictures()
 
 
-def test_pictures_ignore_the_users_matplotlib_settings() -> None:
+def test_pictures_ignore_the_users_matplotlib_settings():
     import matplotlib
 
     expected = pictures()
@@ -69,7 +69,7 @@ def test_pictures_ignore_the_users_matplotlib_settings() -> None:
         assert matplotlib.rcParams["font.size"] == 20
 
 
-def test_ids_are_unique_on_a_page_and_lead_somewhere() -> None:
+def test_ids_are_unique_on_a_page_and_lead_somewhere():
     drawn = pictures("a") + pictures("b")
     assert len(drawn) == 10
     page = "".join(drawn)
@@ -80,13 +80,13 @@ def test_ids_are_unique_on_a_page_and_lead_somewhere() -> None:
     assert links <= set(ids)
 
 
-def test_pictures_hold_no_dates_images_or_style_sheets() -> None:
+def test_pictures_hold_no_dates_images_or_style_sheets():
     for svg in pictures():
         for word in ("<image", "<style", "<metadata", "http", "data:", "<!--", "xmlns"):
             assert word not in svg
 
 
-def test_pictures_say_what_they_show() -> None:
+def test_pictures_say_what_they_show():
     for svg in pictures():
         root = ElementTree.fromstring(svg)
         assert root.tag == "svg"
@@ -94,7 +94,7 @@ def test_pictures_say_what_they_show() -> None:
         assert root.attrib["aria-label"].endswith(".")
 
 
-def test_curve_points_of_a_short_curve_are_mean_lowest_and_highest() -> None:
+def test_curve_points_of_a_short_curve_are_mean_lowest_and_highest():
     curves = stage().curves["loss"]
     epochs, mean, low, high = plots.curve_points(np.arange(40), curves)
     assert epochs.tolist() == list(range(40))
@@ -104,7 +104,7 @@ def test_curve_points_of_a_short_curve_are_mean_lowest_and_highest() -> None:
         assert (low[epoch], high[epoch]) == (min(known), max(known))
 
 
-def test_curve_points_leave_out_epochs_without_a_value() -> None:
+def test_curve_points_leave_out_epochs_without_a_value():
     values = np.array([[1.0, np.nan, 3.0], [2.0, np.nan, np.nan]])
     epochs, mean, low, high = plots.curve_points(np.array([0, 5, 9]), values)
     assert epochs.tolist() == [0, 9]
@@ -113,7 +113,7 @@ def test_curve_points_leave_out_epochs_without_a_value() -> None:
 
 
 @pytest.mark.parametrize("length", [151, 5000])
-def test_long_curves_are_shortened_but_keep_ends_and_spikes(length: int) -> None:
+def test_long_curves_are_shortened_but_keep_ends_and_spikes(length):
     values = np.random.default_rng(0).random((4, length))
     values[2, length // 3] = 50.0
     epochs, mean, low, high = plots.curve_points(np.arange(length), values)
@@ -126,7 +126,7 @@ def test_long_curves_are_shortened_but_keep_ends_and_spikes(length: int) -> None
     assert (np.diff(epochs) > 0).all()
 
 
-def test_loss_sentence_tells_the_ends_of_the_mean_curves() -> None:
+def test_loss_sentence_tells_the_ends_of_the_mean_curves():
     one = stage(num_runs=1)
     svg = plots.loss_curves(one, "loss")
     assert svg is not None
@@ -136,7 +136,7 @@ def test_loss_sentence_tells_the_ends_of_the_mean_curves() -> None:
     assert "validation" in words(svg)
 
 
-def test_curves_that_were_not_recorded_are_not_drawn() -> None:
+def test_curves_that_were_not_recorded_are_not_drawn():
     nothing = np.full((2, 5), np.nan)
     empty = LearningCurves(
         "main", np.arange(5), dict.fromkeys(("loss", "val_loss", "val_score"), nothing)
@@ -150,7 +150,7 @@ def test_curves_that_were_not_recorded_are_not_drawn() -> None:
     assert "validation" not in words(svg)
 
 
-def test_best_epochs_are_marked() -> None:
+def test_best_epochs_are_marked():
     plain = plots.score_curve(stage(), "accuracy", None, "s")
     marked = plots.score_curve(stage(), "accuracy", np.array([[3.0, np.nan], [7.0, 8.0]]), "s")
     assert plain is not None
@@ -163,7 +163,7 @@ def test_best_epochs_are_marked() -> None:
     assert marked.count("<use ") - fewer.count("<use ") == 1
 
 
-def test_confusion_matrix_tells_shares_and_counts() -> None:
+def test_confusion_matrix_tells_shares_and_counts():
     counts = np.array([[3, 1], [0, 8]])
     svg = plots.confusion_matrix(counts, ["cat", "dog"], "m")
     for word in ("75%", "3", "25%", "1", "0", "100%", "8", "cat", "dog"):
@@ -173,25 +173,25 @@ def test_confusion_matrix_tells_shares_and_counts() -> None:
     assert "cat predicted as dog, 25.0%" in label(svg)
 
 
-def test_confusion_matrix_copes_with_a_class_without_test_nodes() -> None:
+def test_confusion_matrix_copes_with_a_class_without_test_nodes():
     svg = plots.confusion_matrix(np.array([[4, 0], [0, 0]]), ["cat", "dog"], "m")
     assert "100%" in words(svg)
     assert "error" not in label(svg)
 
 
-def test_confusion_matrix_without_nodes_says_so() -> None:
+def test_confusion_matrix_without_nodes_says_so():
     svg = plots.confusion_matrix(np.zeros((2, 2), int), ["cat", "dog"], "m")
     assert "no labelled test node" in label(svg)
 
 
-def test_matrix_of_many_classes_shows_colours_only() -> None:
+def test_matrix_of_many_classes_shows_colours_only():
     assert "c11" in words(plots.confusion_matrix(confusion(12), names(12), "m"))
     svg = plots.confusion_matrix(1000 + confusion(13), names(13), "m")
     assert "c12" in words(svg)
     assert "1,000" not in words(svg)
 
 
-def test_smallest_of_very_many_classes_are_drawn_as_one() -> None:
+def test_smallest_of_very_many_classes_are_drawn_as_one():
     counts = np.diag(np.arange(100, 200))
     svg = plots.confusion_matrix(counts, names(100), "m")
     shown = words(svg)
@@ -202,7 +202,7 @@ def test_smallest_of_very_many_classes_are_drawn_as_one() -> None:
     assert len(svg) < 250_000
 
 
-def test_condensed_matrix_keeps_every_node() -> None:
+def test_condensed_matrix_keeps_every_node():
     counts = confusion(35)
     smaller, labels = plots._merge_small_classes(counts, names(35))
     assert smaller.shape == (30, 30)
@@ -219,7 +219,7 @@ def test_condensed_matrix_keeps_every_node() -> None:
     "name",
     ["<script>", "$x^2$", "a & b", ' id="x', "学生", "\x00\x1b", "--><b>", "", "x" * 500, "\ud800"],
 )
-def test_odd_class_names_stay_text(name: str) -> None:
+def test_odd_class_names_stay_text(name):
     svg = plots.confusion_matrix(np.array([[3, 1], [1, 3]]), [name, "other"], "m")
     root = ElementTree.fromstring(svg)
     known = {"svg", "g", "path", "text", "defs", "use", "clipPath", "rect"}
@@ -228,7 +228,7 @@ def test_odd_class_names_stay_text(name: str) -> None:
         assert name in words(svg)
 
 
-def test_one_dot_is_drawn_for_each_run() -> None:
+def test_one_dot_is_drawn_for_each_run():
     scores = np.array([[0.8, 0.9, 0.85], [0.7, np.nan, 0.75]])
     svg = plots.run_scores(scores, [0, 4], "accuracy", "r")
     five = "Test accuracy of 5 runs by split: between 70.0% and 90.0%, mean 80.0%."
@@ -239,18 +239,18 @@ def test_one_dot_is_drawn_for_each_run() -> None:
     assert dots[0] - dots[1] == 1
 
 
-def test_scores_of_one_run_or_none_are_drawn() -> None:
+def test_scores_of_one_run_or_none_are_drawn():
     assert "only run: 50.0%" in label(plots.run_scores(np.array([[0.5]]), [0], "accuracy", "r"))
     assert "no score" in label(plots.run_scores(np.array([[np.nan]]), [0], "accuracy", "r"))
 
 
-def test_split_labels_are_thinned_where_there_are_very_many() -> None:
+def test_split_labels_are_thinned_where_there_are_very_many():
     svg = plots.run_scores(np.linspace(0.5, 0.9, 100)[:, None], range(100), "accuracy", "r")
     assert "96" in words(svg)
     assert "97" not in words(svg)
 
 
-def test_printable_text_fits_any_file() -> None:
+def test_printable_text_fits_any_file():
     text = plots.printable("a\nb\x1b\x00\ud800\uffff<ü学>")
     assert text == "a b\ufffd\ufffd\ufffd\ufffd<ü学>"
     text.encode("utf-8")

@@ -22,39 +22,39 @@ from hpgmn.report.rendering import (
 )
 
 
-def data(**metrics: object) -> ReportData:
+def data(**metrics):
     recorded = {"splits": [0, 3], "seeds": 3} | metrics
     return ReportData({}, recorded, (), (), np.zeros((0, 0), int))
 
 
-def test_lists_are_split_by_split_with_seeds_inside() -> None:
+def test_lists_are_split_by_split_with_seeds_inside():
     run = data(test_score=[0.1, 0.2, 0.3, 0.4, None, 0.6])
     assert run.num_runs == 6
     np.testing.assert_equal(run.per_run("test_score"), [[0.1, 0.2, 0.3], [0.4, np.nan, 0.6]])
 
 
 @pytest.mark.parametrize("values", [None, []])
-def test_a_list_that_was_not_recorded_is_nan(values: object) -> None:
+def test_a_list_that_was_not_recorded_is_nan(values):
     assert np.isnan(data(epochs=values).per_run("epochs")).all()
 
 
 @pytest.mark.parametrize(("values", "received"), [([0.5], "1 values"), (0.5, "0.5")])
-def test_a_list_of_another_length_is_refused(values: object, received: str) -> None:
+def test_a_list_of_another_length_is_refused(values, received):
     with pytest.raises(ValueError, match=rf"2 splits × 3 seeds \(got {received}\)"):
         data(test_score=values).per_run("test_score")
 
 
 @pytest.mark.parametrize("value", [None, "0.5", True, math.inf, math.nan, [1]])
-def test_what_is_no_finite_number_is_nan(value: object) -> None:
+def test_what_is_no_finite_number_is_nan(value):
     assert math.isnan(number(value))
 
 
-def test_what_is_no_mapping_is_empty() -> None:
+def test_what_is_no_mapping_is_empty():
     assert mapping([1]) == mapping(None) == {}
     assert mapping({"a": 1}) == {"a": 1}
 
 
-def test_only_the_script_of_a_page_may_run() -> None:
+def test_only_the_script_of_a_page_may_run():
     # sha256 of "1", from another tool: printf 1 | openssl dgst -sha256 -binary | base64
     digest = "a4ayc/80/OGda4BO/1o/V0etpOqiLx1JwB5S3beHW0s="
     page = render_page(
@@ -64,7 +64,7 @@ def test_only_the_script_of_a_page_may_run() -> None:
     assert page.count("<script>1</script>") == page.count("<script") == 1
 
 
-def test_every_macro_escapes_its_arguments() -> None:
+def test_every_macro_escapes_its_arguments():
     macros: Any = environment().get_template("macros.html.j2").module
     evil = "<script>alert('1')</script> & \"so\""
     for markup in (
@@ -77,7 +77,7 @@ def test_every_macro_escapes_its_arguments() -> None:
         assert "&lt;script&gt;alert(&#39;1&#39;)" in markup
 
 
-def test_table_heads_rows_and_columns() -> None:
+def test_table_heads_rows_and_columns():
     macros: Any = environment().get_template("macros.html.j2").module
     rows = [["1", "2", "3"], ["4", "5", "6"]]
     markup = macros.table(Table("cap", ["a", "b", "c"], rows, foot=True))
@@ -87,7 +87,7 @@ def test_table_heads_rows_and_columns() -> None:
     assert '<tfoot><tr><th scope="row">4</th><td>5</td><td>6</td></tr></tfoot>' in markup
 
 
-def test_missing_values_are_dashes() -> None:
+def test_missing_values_are_dashes():
     missing = np.array([np.nan, np.inf])
     assert decimals(float("nan")) == value_range(missing, "{:g}") == "–"
     assert np.isnan(finite_mean(missing))

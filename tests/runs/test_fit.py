@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable
 from dataclasses import replace
 from itertools import count
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -46,19 +44,19 @@ TINY = HPGMNSettings(
 SPEC = RunSpec("small", "hpgmn", settings_dict(TINY), splits=(0, 1), seeds=2)
 
 
-def with_labels(graph: Graph, y: np.ndarray) -> Graph:
+def with_labels(graph, y):
     assert graph.splits is not None
     masks = {f"{part}_mask": getattr(graph.splits, part) for part in ("train", "val", "test")}
     return Graph(graph.x, graph.edge_index, y, name=graph.name, **masks)
 
 
-def stop_at(epoch: int) -> Callable[[], bool]:
+def stop_at(epoch):
     """Stops a training after so many epochs."""
     asked = count(1)
     return lambda: next(asked) == epoch
 
 
-def test_a_run_leaves_no_state_behind(small_graph: Graph, tmp_path: Path) -> None:
+def test_a_run_leaves_no_state_behind(small_graph, tmp_path):
     metrics = train_folder(SPEC, small_graph, tmp_path)
     assert {path.name for path in tmp_path.iterdir()} == {
         *("config.yaml", "metrics.json", "history.jsonl", "predictions.parquet"),
@@ -67,7 +65,7 @@ def test_a_run_leaves_no_state_behind(small_graph: Graph, tmp_path: Path) -> Non
     assert read_metrics(tmp_path / "metrics.json") == metrics
 
 
-def test_the_same_specification_gives_the_same_result(small_graph: Graph, tmp_path: Path) -> None:
+def test_the_same_specification_gives_the_same_result(small_graph, tmp_path):
     (tmp_path / "a").mkdir()
     (tmp_path / "b").mkdir()
     one = train_folder(SPEC, small_graph, tmp_path / "a")
@@ -77,7 +75,7 @@ def test_the_same_specification_gives_the_same_result(small_graph: Graph, tmp_pa
     assert one["test_score"] == other["test_score"]
 
 
-def test_test_labels_change_nothing_but_test_scores(small_graph: Graph, tmp_path: Path) -> None:
+def test_test_labels_change_nothing_but_test_scores(small_graph, tmp_path):
     (tmp_path / "a").mkdir()
     (tmp_path / "b").mkdir()
     spec = replace(SPEC, splits=(0,))
@@ -100,14 +98,14 @@ def test_test_labels_change_nothing_but_test_scores(small_graph: Graph, tmp_path
     assert tables[0].equals(tables[1])
 
 
-def test_replicas_come_split_by_split_with_seeds_inside(small_graph: Graph, tmp_path: Path) -> None:
+def test_replicas_come_split_by_split_with_seeds_inside(small_graph, tmp_path):
     train_folder(replace(SPEC, splits=(1, 0)), small_graph, tmp_path)
     table = pq.read_table(tmp_path / "predictions.parquet")
     pairs = list(zip(table["split"].to_pylist(), table["seed"].to_pylist(), strict=True))
     assert list(dict.fromkeys(pairs)) == [(1, 0), (1, 1), (0, 0), (0, 1)]
 
 
-def test_the_area_is_reported_beside_the_accuracy(small_graph: Graph, tmp_path: Path) -> None:
+def test_the_area_is_reported_beside_the_accuracy(small_graph, tmp_path):
     graph = with_labels(small_graph, small_graph.y % 2)
     metrics = train_folder(replace(SPEC, metric="roc_auc"), graph, tmp_path)
     assert metrics["metric"] == "roc_auc"
@@ -124,7 +122,7 @@ def test_the_area_is_reported_beside_the_accuracy(small_graph: Graph, tmp_path: 
     assert metrics["test_score"][0] == pytest.approx(np.mean(pairs), abs=1e-6)
 
 
-def test_a_stopped_run_goes_on_and_counts_its_time(small_graph: Graph, tmp_path: Path) -> None:
+def test_a_stopped_run_goes_on_and_counts_its_time(small_graph, tmp_path):
     with pytest.raises(KeyboardInterrupt):
         train_folder(SPEC, small_graph, tmp_path, should_stop=stop_at(5))
     assert (tmp_path / "state" / "state-000.safetensors").exists()
@@ -141,12 +139,9 @@ def test_a_stopped_run_goes_on_and_counts_its_time(small_graph: Graph, tmp_path:
 
 
 def test_a_run_that_goes_on_with_other_versions_says_so_and_keeps_the_first(
-    small_graph: Graph,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    def config() -> dict[str, Any]:
+    small_graph, tmp_path, monkeypatch, caplog
+):
+    def config():
         return dict(read_yaml(tmp_path / "config.yaml"))
 
     monkeypatch.setattr(module, "made_with", lambda *_: {"torch": "1.0"})
@@ -164,8 +159,8 @@ def test_a_run_that_goes_on_with_other_versions_says_so_and_keeps_the_first(
 
 
 def test_a_run_that_was_never_begun_is_made_with_what_is_there_now(
-    small_graph: Graph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    small_graph, tmp_path, monkeypatch
+):
     write_config(tmp_path, SPEC, {"torch": "1.0"})
     monkeypatch.setattr(module, "made_with", lambda *_: {"torch": "2.0"})
     assert not any(
@@ -175,13 +170,11 @@ def test_a_run_that_was_never_begun_is_made_with_what_is_there_now(
 
 
 @pytest.mark.parametrize("place", ["write_history", "write_predictions", "_metrics"])
-def test_a_crash_after_training_costs_no_training(
-    small_graph: Graph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
-) -> None:
+def test_a_crash_after_training_costs_no_training(small_graph, tmp_path, monkeypatch, place):
     class Crash(Exception):
         pass
 
-    def crash(*_: object) -> None:
+    def crash(*_):
         raise Crash
 
     for name in ("whole", "crashed"):
@@ -202,9 +195,7 @@ def test_a_crash_after_training_costs_no_training(
     assert not (tmp_path / "crashed" / "state").exists()
 
 
-def test_a_run_does_not_go_on_from_a_state_that_says_nothing(
-    small_graph: Graph, tmp_path: Path
-) -> None:
+def test_a_run_does_not_go_on_from_a_state_that_says_nothing(small_graph, tmp_path):
     with pytest.raises(KeyboardInterrupt):
         train_folder(SPEC, small_graph, tmp_path, should_stop=lambda: True)
     path = tmp_path / "state" / "state-000.safetensors"
@@ -213,14 +204,14 @@ def test_a_run_does_not_go_on_from_a_state_that_says_nothing(
         train_folder(SPEC, small_graph, tmp_path)
 
 
-def test_the_state_of_another_run_is_refused(small_graph: Graph, tmp_path: Path) -> None:
+def test_the_state_of_another_run_is_refused(small_graph, tmp_path):
     with pytest.raises(KeyboardInterrupt):
         train_folder(SPEC, small_graph, tmp_path, should_stop=lambda: True)
     with pytest.raises(HPGMNError, match="was started with other settings"):
         train_folder(replace(SPEC, settings=SPEC.settings | {"lr": 0.5}), small_graph, tmp_path)
 
 
-def test_history_holds_no_number_that_json_does_not_know(tmp_path: Path) -> None:
+def test_history_holds_no_number_that_json_does_not_know(tmp_path):
     inf, nan = float("inf"), float("nan")
     nothing = torch.empty(0)
     history = {
@@ -232,7 +223,7 @@ def test_history_holds_no_number_that_json_does_not_know(tmp_path: Path) -> None
     fitted = Fitted(replicas, {}, nothing, nothing, nothing, {}, {"main": history}, {})
     module.write_history(tmp_path / "history.jsonl", fitted.replicas, fitted.history)
 
-    def refuse(constant: str) -> None:
+    def refuse(constant):
         raise AssertionError(constant)
 
     lines = (tmp_path / "history.jsonl").read_text().splitlines()
@@ -249,16 +240,14 @@ def test_history_holds_no_number_that_json_does_not_know(tmp_path: Path) -> None
 # Probabilities.
 
 
-def chances_of(folder: Path) -> np.ndarray:
+def chances_of(folder):
     """(R, N, C) the probabilities in predictions.parquet."""
     table = pq.read_table(folder / "predictions.parquet")
     columns = [table[f"probability_{number}"].to_numpy() for number in range(3)]
     return np.stack(columns, axis=-1).reshape(-1, 18, 3)
 
 
-def test_probabilities_are_scaled_by_temperatures_of_the_validation_nodes(
-    small_graph: Graph, tmp_path: Path
-) -> None:
+def test_probabilities_are_scaled_by_temperatures_of_the_validation_nodes(small_graph, tmp_path):
     for name in ("scaled", "plain"):
         (tmp_path / name).mkdir()
     scaled = train_folder(SPEC, small_graph, tmp_path / "scaled")
@@ -294,9 +283,7 @@ def test_probabilities_are_scaled_by_temperatures_of_the_validation_nodes(
     assert saved.mean_temperatures == [means[0], means[0], means[1], means[1]]
 
 
-def test_the_errors_are_those_of_the_predictions_on_test_nodes(
-    small_graph: Graph, tmp_path: Path
-) -> None:
+def test_the_errors_are_those_of_the_predictions_on_test_nodes(small_graph, tmp_path):
     """Errors are of each run; bins and coverage of the average over a split's two seeds."""
     found = train_folder(SPEC, small_graph, tmp_path)["calibration"]
     chances, y = chances_of(tmp_path), small_graph.y
@@ -319,7 +306,7 @@ def test_the_errors_are_those_of_the_predictions_on_test_nodes(
     assert sum(own["count"] for own in found["reliability"]) == 12
 
 
-def test_the_temperature_of_an_older_config_is_fitted() -> None:
+def test_the_temperature_of_an_older_config_is_fitted():
     content = SPEC.as_dict()
     del content["calibrate"]
     assert RunSpec.from_dict(content) == SPEC
@@ -329,7 +316,7 @@ def test_the_temperature_of_an_older_config_is_fitted() -> None:
 # What the predictions say about nodes.
 
 
-def test_roles_are_names() -> None:
+def test_roles_are_names():
     split = Split(*(np.array(part, bool) for part in ([1, 0, 0, 0], [0, 1, 0, 0], [0, 0, 1, 0])))
     assert roles(split).tolist() == ["train", "val", "test", "unlabelled"]
 
@@ -339,8 +326,8 @@ def test_roles_are_names() -> None:
 
 @pytest.mark.parametrize(("splits", "seeds", "size"), [((1, 0), 3, 3), ((1,), 7, 5), ((0,), 2, 2)])
 def test_probabilities_averaged_over_seeds_are_scored_beside_the_runs(
-    small_graph: Graph, tmp_path: Path, splits: tuple[int, ...], seeds: int, size: int
-) -> None:
+    small_graph, tmp_path, splits, seeds, size
+):
     spec = replace(SPEC, splits=splits, seeds=seeds, calibrate=False)
     prepare_folder(tmp_path / "run", spec, resume=False, overwrite=False)
     metrics = train_folder(spec, small_graph, tmp_path / "run")
@@ -363,13 +350,13 @@ def test_probabilities_averaged_over_seeds_are_scored_beside_the_runs(
     assert found["test_score_std"] == pytest.approx(deviation)
 
 
-def test_one_seed_is_no_average(small_graph: Graph, tmp_path: Path) -> None:
+def test_one_seed_is_no_average(small_graph, tmp_path):
     spec = replace(SPEC, seeds=1)
     prepare_folder(tmp_path / "run", spec, resume=False, overwrite=False)
     assert "ensemble" not in train_folder(spec, small_graph, tmp_path / "run")
 
 
-def test_without_test_nodes_there_is_no_average(small_graph: Graph, tmp_path: Path) -> None:
+def test_without_test_nodes_there_is_no_average(small_graph, tmp_path):
     assert small_graph.splits is not None
     empty = np.zeros_like(small_graph.splits.test)
     graph = small_graph.with_splits(
@@ -380,9 +367,7 @@ def test_without_test_nodes_there_is_no_average(small_graph: Graph, tmp_path: Pa
 
 
 @pytest.mark.parametrize("has_plan", [True, False])
-def test_a_run_interrupted_under_an_earlier_version_is_resumed(
-    small_graph: Graph, tmp_path: Path, has_plan: bool
-) -> None:
+def test_a_run_interrupted_under_an_earlier_version_is_resumed(small_graph, tmp_path, has_plan):
     """Versions before 0.2 hashed the version and a list of all labels into the identity."""
     folder, whole = tmp_path / "run", tmp_path / "whole"
     for path in (folder, whole):
@@ -409,9 +394,7 @@ def test_a_run_interrupted_under_an_earlier_version_is_resumed(
     assert metrics["test_score"] == expected["test_score"]
 
 
-def test_a_newer_version_resumes(
-    small_graph: Graph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_newer_version_resumes(small_graph, tmp_path, monkeypatch):
     prepare_folder(tmp_path, SPEC, resume=False, overwrite=False)
     with pytest.raises(KeyboardInterrupt):
         train_folder(SPEC, small_graph, tmp_path, should_stop=stop_at(5))

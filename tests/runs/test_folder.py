@@ -8,14 +8,12 @@ import os
 import shutil
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
 
 from hpgmn.base.errors import HPGMNError
 from hpgmn.base.settings import settings_dict
-from hpgmn.graph import Graph
 from hpgmn.models.baselines.mlp import MLPSettings
 from hpgmn.runs import folder as module
 from hpgmn.runs.fit import train_folder
@@ -38,7 +36,7 @@ SPEC = RunSpec(
 )
 
 
-def test_a_new_folder_holds_the_config_at_once(tmp_path: Path) -> None:
+def test_a_new_folder_holds_the_config_at_once(tmp_path):
     folder = tmp_path / "a" / "b"
     prepare_folder(folder, SPEC, resume=False, overwrite=False)
     assert [path.name for path in folder.iterdir()] == ["config.yaml"]
@@ -46,7 +44,7 @@ def test_a_new_folder_holds_the_config_at_once(tmp_path: Path) -> None:
     assert written == {"format": 2, **SPEC.as_dict()}
 
 
-def test_an_existing_folder_is_refused_unless_asked(tmp_path: Path) -> None:
+def test_an_existing_folder_is_refused_unless_asked(tmp_path):
     prepare_folder(tmp_path / "run", SPEC, resume=False, overwrite=False)
     with pytest.raises(HPGMNError, match=r"Continue it .resume=True., replace it .overwri"):
         prepare_folder(tmp_path / "run", SPEC, resume=False, overwrite=False)
@@ -55,7 +53,7 @@ def test_an_existing_folder_is_refused_unless_asked(tmp_path: Path) -> None:
     assert yaml.safe_load((tmp_path / "run" / "config.yaml").read_text())["seeds"] == 9
 
 
-def test_an_empty_folder_is_taken(tmp_path: Path) -> None:
+def test_an_empty_folder_is_taken(tmp_path):
     prepare_folder(tmp_path, SPEC, resume=False, overwrite=False)
     assert (tmp_path / "config.yaml").exists()
 
@@ -64,7 +62,7 @@ OURS = ("metrics.json", "history.jsonl", "predictions.parquet", "model.safetenso
 LATER = ("log.txt", "audit.json", "understanding.json", "explorer.json", "portfolio.json")
 
 
-def finished(folder: Path) -> dict[str, bytes]:
+def finished(folder):
     """The files of a finished run, written for the test, beside a note that is the user's."""
     prepare_folder(folder, SPEC, resume=False, overwrite=False)
     for name in (*OURS, *LATER):
@@ -74,12 +72,12 @@ def finished(folder: Path) -> dict[str, bytes]:
     return found
 
 
-def contents(folder: Path) -> dict[str, bytes]:
+def contents(folder):
     """Name → content of the files in a folder."""
     return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
 
 
-def test_an_unfinished_run_is_replaced_and_nothing_else(tmp_path: Path) -> None:
+def test_an_unfinished_run_is_replaced_and_nothing_else(tmp_path):
     finished(tmp_path)
     (tmp_path / "metrics.json").rename(tmp_path / "metrics.json.unfinished")
     (tmp_path / "state").mkdir()
@@ -88,9 +86,7 @@ def test_an_unfinished_run_is_replaced_and_nothing_else(tmp_path: Path) -> None:
     assert {path.name for path in tmp_path.iterdir()} == {"config.yaml", "notes.txt"}
 
 
-def test_a_finished_run_is_kept_until_the_next_is_finished(
-    small_graph: Graph, tmp_path: Path
-) -> None:
+def test_a_finished_run_is_kept_until_the_next_is_finished(small_graph, tmp_path):
     old = finished(tmp_path)
     new = replace(SPEC, splits=(1,))
     for _ in range(2):  # the second time an unfinished run is replaced, and the old one stays
@@ -116,8 +112,8 @@ STEPS = ("write_text", "write_config", "shutil.rmtree")
     ],
 )
 def test_a_folder_that_cannot_be_prepared_holds_what_it_held(
-    step: str, is_finished: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    step, is_finished, tmp_path, monkeypatch
+):
     """Where the run that is replaced is not finished, the finished one before it comes back."""
     old = finished(tmp_path)
     if not is_finished:
@@ -128,7 +124,7 @@ def test_a_folder_that_cannot_be_prepared_holds_what_it_held(
 
     remove = shutil.rmtree
 
-    def full(place: Path, *_: Any, **options: Any) -> None:
+    def full(place, *_, **options):
         if step == "shutil.rmtree" and place.name != "state":
             remove(place, **options)
         elif step == "shutil.rmtree":
@@ -144,7 +140,7 @@ def test_a_folder_that_cannot_be_prepared_holds_what_it_held(
     assert not list(tmp_path.glob(".replaced/*"))
 
 
-def test_a_refusal_changes_nothing(tmp_path: Path) -> None:
+def test_a_refusal_changes_nothing(tmp_path):
     """Neither beside a run that was kept too long, nor in a folder that is no run's."""
     finished(tmp_path)
     prepare_folder(tmp_path, SPEC, resume=False, overwrite=True)
@@ -166,7 +162,7 @@ def test_a_refusal_changes_nothing(tmp_path: Path) -> None:
     assert (tmp_path / "model.safetensors").read_text() == "new model.safetensors"
 
 
-def test_a_run_is_not_kept_in_the_place_of_a_file(tmp_path: Path) -> None:
+def test_a_run_is_not_kept_in_the_place_of_a_file(tmp_path):
     old = finished(tmp_path)
     (tmp_path / ".replaced").write_text("whose?")
     with pytest.raises(HPGMNError, match=r"Cannot write .*\.replaced"):
@@ -176,15 +172,13 @@ def test_a_run_is_not_kept_in_the_place_of_a_file(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("end", ["--overwrite", "--resume"])
 @pytest.mark.parametrize("number", range(21))
-def test_killed_at_any_file_the_earlier_run_is_whole_somewhere(
-    number: int, end: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_killed_at_any_file_the_earlier_run_is_whole_somewhere(number, end, tmp_path, monkeypatch):
     """The last time all are removed, and the new config is not written."""
     old = finished(tmp_path)
     new = replace(SPEC, seeds=9)
     real, done = Path.unlink, []
 
-    def killed(path: Path, missing_ok: bool = False) -> None:
+    def killed(path, missing_ok=False):
         if len(done) == number:
             raise KeyboardInterrupt
         done.append(path)
@@ -204,7 +198,7 @@ def test_killed_at_any_file_the_earlier_run_is_whole_somewhere(
     assert yaml.safe_load((tmp_path / "config.yaml").read_text())["seeds"] == 9
 
 
-def test_only_a_complete_folder_counts_as_finished(small_graph: Graph, tmp_path: Path) -> None:
+def test_only_a_complete_folder_counts_as_finished(small_graph, tmp_path):
     assert finished_run(tmp_path) is None
     metrics = train_folder(SPEC, small_graph, tmp_path)
     assert finished_run(tmp_path) == metrics
@@ -216,7 +210,7 @@ def test_only_a_complete_folder_counts_as_finished(small_graph: Graph, tmp_path:
         finished_run(tmp_path)
 
 
-def test_files_of_others_are_neither_drafts_nor_nothing(small_graph: Graph, tmp_path: Path) -> None:
+def test_files_of_others_are_neither_drafts_nor_nothing(small_graph, tmp_path):
     (tmp_path / "book.unfinished").write_text("mine")
     with pytest.raises(HPGMNError, match="exists"):
         prepare_folder(tmp_path, SPEC, resume=False, overwrite=False)
@@ -229,12 +223,12 @@ def test_files_of_others_are_neither_drafts_nor_nothing(small_graph: Graph, tmp_
 NAMES = ("metrics.json", "model.safetensors", "config.yaml")
 
 
-def written(folder: Path, word: str) -> None:
+def written(folder, word):
     for name in NAMES[:2]:
         (folder / name).write_text(f"{word} {name}")
 
 
-def test_files_are_kept_without_room_and_brought_back(tmp_path: Path) -> None:
+def test_files_are_kept_without_room_and_brought_back(tmp_path):
     written(tmp_path, "old")
     (tmp_path / "other").write_text("mine")
     create_backup(tmp_path)
@@ -256,14 +250,12 @@ def test_files_are_kept_without_room_and_brought_back(tmp_path: Path) -> None:
     assert (tmp_path / "model.safetensors").read_text() == "old model.safetensors"
 
 
-def test_a_file_that_says_finished_is_the_last_to_come_back(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_that_says_finished_is_the_last_to_come_back(tmp_path, monkeypatch):
     written(tmp_path, "old")
     create_backup(tmp_path)
     order, real = [], os.replace
 
-    def replace(source: Path, target: Path) -> None:
+    def replace(source, target):
         real(source, target)
         order.append(target.name)
 
@@ -272,10 +264,8 @@ def test_a_file_that_says_finished_is_the_last_to_come_back(
     assert order == ["model.safetensors", "metrics.json"]
 
 
-def test_a_file_system_without_links_has_copies(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refused(*_: object) -> None:
+def test_a_file_system_without_links_has_copies(tmp_path, monkeypatch):
+    def refused(*_):
         raise PermissionError(1, "Operation not permitted")
 
     monkeypatch.setattr(os, "link", refused)
@@ -285,7 +275,7 @@ def test_a_file_system_without_links_has_copies(
     assert (tmp_path / ".replaced" / "model.safetensors").read_text() == "old model.safetensors"
 
 
-def test_the_latest_finished_run_is_the_one_that_is_kept(tmp_path: Path) -> None:
+def test_the_latest_finished_run_is_the_one_that_is_kept(tmp_path):
     written(tmp_path, "first")
     create_backup(tmp_path)
     for name in NAMES[:2]:
@@ -303,9 +293,7 @@ def test_the_latest_finished_run_is_the_one_that_is_kept(tmp_path: Path) -> None
 logger = logging.getLogger("hpgmn.tests")
 
 
-def test_the_log_file_holds_everything_that_is_logged(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_log_file_holds_everything_that_is_logged(tmp_path, monkeypatch):
     monkeypatch.setattr(logging.getLogger("hpgmn"), "level", logging.INFO)
     logger.manager._clear_cache()
     path = tmp_path / "log.txt"
@@ -323,7 +311,7 @@ def test_the_log_file_holds_everything_that_is_logged(
     assert len(path.read_text(encoding="utf-8").splitlines()) == 3
 
 
-def test_a_log_begins_with_what_was_logged_before_it(tmp_path: Path) -> None:
+def test_a_log_begins_with_what_was_logged_before_it(tmp_path):
     with record_log() as records:
         logger.info("columns were read")
         logger.warning("a column was left out")

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -24,7 +22,7 @@ TEST = ~VAL
 HISTORY = {"main": {"loss": torch.zeros(4, 2)}}
 
 
-def result(**changes: Any) -> Result:
+def result(**changes):
     """Two seeds, which are right in three and in two of four test nodes."""
     margins = torch.tensor([[-1.0, 2.0, 3.0, -1.0, -4.0], [-1.0, 2.0, -1.0, 1.0, 4.0]])
     made = Result(
@@ -42,7 +40,7 @@ def result(**changes: Any) -> Result:
     return replace(made, **changes)
 
 
-def test_scores_are_those_of_the_test_nodes() -> None:
+def test_scores_are_those_of_the_test_nodes():
     found = run_metrics(SPEC, result(), "the graph", SUMMARY)
     assert found["test_score"] == [0.75, 0.5]
     assert found["test_score_mean"] == found["test_accuracy_mean"] == 0.625
@@ -61,13 +59,13 @@ def test_scores_are_those_of_the_test_nodes() -> None:
     assert found["positive"] is found["label_estimator"] is None
 
 
-def test_the_estimator_is_scored_where_its_guesses_are_known() -> None:
+def test_the_estimator_is_scored_where_its_guesses_are_known():
     own = result()
     found = run_metrics(SPEC, replace(own, guesses=own.logits.flip(-1)), "g", SUMMARY)
     assert found["label_estimator"]["test_accuracy_mean"] == 1 - 0.625
 
 
-def test_a_positive_class_is_the_one_that_is_looked_for() -> None:
+def test_a_positive_class_is_the_one_that_is_looked_for():
     spec = replace(SPEC, metric="precision@1", positive="no")
     found = run_metrics(spec, result(), "g", SUMMARY)
     assert found["test_score"] == [0.0, 0.0]  # the surest "no" of each is a "yes"
@@ -75,7 +73,7 @@ def test_a_positive_class_is_the_one_that_is_looked_for() -> None:
     assert found["test_score"] == [1.0, 1.0]
 
 
-def test_without_test_nodes_or_with_one_seed_there_is_less() -> None:
+def test_without_test_nodes_or_with_one_seed_there_is_less():
     found = run_metrics(SPEC, result(test=[~TEST & ~VAL] * 2), "g", SUMMARY)
     assert (found["test_score_mean"], found["test_score"]) == (None, [])
     assert "ensemble" not in found
@@ -86,7 +84,7 @@ def test_without_test_nodes_or_with_one_seed_there_is_less() -> None:
     assert "ensemble" not in found
 
 
-def test_metrics_that_were_changed_are_refused(tmp_path: Path) -> None:
+def test_metrics_that_were_changed_are_refused(tmp_path):
     path = tmp_path / "metrics.json"
     write_metrics(path, {"format": RUN_FORMAT, "test_score": [0.25], 3: "a number as key"})
     assert read_metrics(path) == {

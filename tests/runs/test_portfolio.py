@@ -54,7 +54,7 @@ MEMBER_KEYS = {
 }
 
 
-def other_test_labels(graph: Graph) -> Graph:
+def other_test_labels(graph):
     """The same graph with other labels on all nodes that are test nodes of both splits."""
     splits = graph.splits
     assert splits is not None
@@ -65,7 +65,7 @@ def other_test_labels(graph: Graph) -> Graph:
     return Graph(graph.x, graph.edge_index, y, name=graph.name, **masks)
 
 
-def without_seconds(content: dict[str, Any]) -> dict[str, Any]:
+def without_seconds(content):
     rows = [{key: row[key] for key in row if key != "seconds"} for row in content["members"]]
     return content | {"seconds": 0, "members": rows}
 
@@ -74,25 +74,19 @@ def without_seconds(content: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("enough", "expected"),
-    [(1000, [2, 0, 1, 3, 5]), (7, [2, 0, 1]), (6, [2, 0]), (3, [2])],
+    ("enough", "expected"), [(1000, [2, 0, 1, 3, 5]), (7, [2, 0, 1]), (6, [2, 0]), (3, [2])]
 )
 def test_as_many_splits_as_have_enough_validation_nodes_five_at_most(
-    ring: Callable[..., Graph],
-    monkeypatch: pytest.MonkeyPatch,
-    enough: int,
-    expected: list[int],
-) -> None:
+    ring, monkeypatch, enough, expected
+):
     monkeypatch.setattr(portfolio, "ENOUGH_NODES", enough)
     assert splits_to_try(ring(12, splits=6), [2, 0, 1, 3, 5, 4]) == expected
 
 
-def test_members_of_equal_shapes_are_trained_as_one(
-    small_graph: Graph, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_members_of_equal_shapes_are_trained_as_one(small_graph, monkeypatch):
     together: list[list[float]] = []
 
-    def noted(graph: Graph, model: str, trials: Any, **options: Any) -> list[dict[str, Any]]:
+    def noted(graph, model, trials, **options):
         together.append([trial.get("lr") for trial in trials])
         return run_trials(graph, model, trials, **options)
 
@@ -102,15 +96,13 @@ def test_members_of_equal_shapes_are_trained_as_one(
     assert [row["name"] for row in choice.as_dict()["members"]] == [one.name for one in MEMBERS]
 
 
-def slow(monkeypatch: pytest.MonkeyPatch) -> None:
+def slow(monkeypatch):
     """A clock on which every look takes a second."""
     looks = iter(range(10**6))
     monkeypatch.setattr(time, "perf_counter", lambda: float(next(looks)))
 
 
-def test_after_the_budget_no_member_is_trained_but_the_first_are(
-    small_graph: Graph, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_after_the_budget_no_member_is_trained_but_the_first_are(small_graph, monkeypatch):
     slow(monkeypatch)
     choice = choose(small_graph, members=MEMBERS, budget=1.0)
     rows = {row["name"]: row for row in choice.as_dict()["members"]}
@@ -121,7 +113,7 @@ def test_after_the_budget_no_member_is_trained_but_the_first_are(
     assert choice.name in ("out", "all")
 
 
-def test_within_the_budget_every_member_is_trained(small_graph: Graph) -> None:
+def test_within_the_budget_every_member_is_trained(small_graph):
     rows = choose(small_graph, members=MEMBERS).as_dict()["members"]
     assert [row["failure"] for row in rows] == [None] * 4
 
@@ -129,10 +121,10 @@ def test_within_the_budget_every_member_is_trained(small_graph: Graph) -> None:
 # Who wins.
 
 
-def records(scores: dict[float, tuple[float, float]]) -> Callable[..., list[dict[str, Any]]]:
+def records(scores):
     """Stands in for a training: score and loss by the trial's learning rate."""
 
-    def made(graph: Graph, model: str, trials: Any, **options: Any) -> list[dict[str, Any]]:
+    def made(graph, model, trials, **options):
         found = []
         for trial in trials:
             score, loss = scores[trial["lr"]]
@@ -153,18 +145,15 @@ def records(scores: dict[float, tuple[float, float]]) -> Callable[..., list[dict
     ],
 )
 def test_the_best_on_validation_wins_ties_by_loss_then_order(
-    small_graph: Graph,
-    monkeypatch: pytest.MonkeyPatch,
-    scores: dict[float, tuple[float, float]],
-    best: str,
-) -> None:
+    small_graph, monkeypatch, scores, best
+):
     monkeypatch.setattr(portfolio, "run_trials", records(scores))
     choice = choose(small_graph, members=[Member(str(lr), "hpgmn", {"lr": lr}) for lr in scores])
     assert choice.name == best
     assert choice.settings == {"lr": float(best)}
 
 
-def test_scores_are_those_of_training_each_member_alone(small_graph: Graph) -> None:
+def test_scores_are_those_of_training_each_member_alone(small_graph):
     choice = choose(small_graph, [1, 0], members=MEMBERS)
     for member, row in zip(MEMBERS, choice.as_dict()["members"], strict=True):
         [alone] = run_trials(small_graph, member.model, [member.settings], splits=[1, 0])
@@ -177,15 +166,13 @@ def test_scores_are_those_of_training_each_member_alone(small_graph: Graph) -> N
     )
 
 
-def test_test_labels_change_nothing(small_graph: Graph) -> None:
+def test_test_labels_change_nothing(small_graph):
     one = choose(small_graph, members=MEMBERS).as_dict()
     other = choose(other_test_labels(small_graph), members=MEMBERS).as_dict()
     assert without_seconds(one) == without_seconds(other)
 
 
-def test_a_member_that_fails_is_left_out_and_named(
-    small_graph: Graph, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_member_that_fails_is_left_out_and_named(small_graph, caplog):
     with caplog.at_level(logging.WARNING):
         choice = choose(small_graph, members=[WRONG, OUT])
     row, other = choice.as_dict()["members"]
@@ -196,10 +183,8 @@ def test_a_member_that_fails_is_left_out_and_named(
     assert "'wrong'" in caplog.text
 
 
-def test_where_a_group_does_not_fit_its_members_are_trained_alone(
-    small_graph: Graph, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def narrow(graph: Graph, model: str, trials: Any, **options: Any) -> list[dict[str, Any]]:
+def test_where_a_group_does_not_fit_its_members_are_trained_alone(small_graph, monkeypatch):
+    def narrow(graph, model, trials, **options):
         if len(trials) > 1 or trials[0].get("lr") == 0.03:
             raise HPGMNError("Out of memory.")
         return run_trials(graph, model, trials, **options)
@@ -209,17 +194,17 @@ def test_where_a_group_does_not_fit_its_members_are_trained_alone(
     assert [row["failure"] for row in choice.as_dict()["members"]] == [None, "Out of memory."]
 
 
-def test_where_none_can_be_trained_the_error_says_what_to_do(small_graph: Graph) -> None:
+def test_where_none_can_be_trained_the_error_says_what_to_do(small_graph):
     with pytest.raises(HPGMNError, match=r"mean over neighbours"):
         choose(small_graph, members=[WRONG])
 
 
-def test_a_metric_that_does_not_apply_is_refused_at_once(small_graph: Graph) -> None:
+def test_a_metric_that_does_not_apply_is_refused_at_once(small_graph):
     with pytest.raises(HPGMNError, match="precision@3"):
         choose(small_graph, members=MEMBERS, metric="precision@3")
 
 
-def test_progress_names_the_members_and_a_stop_is_a_stop(small_graph: Graph) -> None:
+def test_progress_names_the_members_and_a_stop_is_a_stop(small_graph):
     told: list[tuple[str, Progress]] = []
     choose(small_graph, members=MEMBERS, report=lambda names, now: told.append((names, now)))
     assert {names for names, _ in told} == {"'out' and 'all'", "'plain'", "'alike'"}
@@ -230,7 +215,7 @@ def test_progress_names_the_members_and_a_stop_is_a_stop(small_graph: Graph) -> 
 # What is kept.
 
 
-def test_the_choice_is_json_and_comes_back(small_graph: Graph) -> None:
+def test_the_choice_is_json_and_comes_back(small_graph):
     choice = choose(small_graph, [1], members=MEMBERS, metric="macro_f1", seeds=2)
     content = json.loads(json.dumps(choice.as_dict()))
     assert content == choice.as_dict()
@@ -245,14 +230,12 @@ def test_the_choice_is_json_and_comes_back(small_graph: Graph) -> None:
 
 
 @pytest.mark.parametrize("content", [{}, {"chosen": "a", "members": []}, {"chosen": 1}])
-def test_a_damaged_choice_is_refused(content: dict[str, Any]) -> None:
+def test_a_damaged_choice_is_refused(content):
     with pytest.raises(HPGMNError, match=r"damaged.*overwrite=True"):
         Choice.from_dict(content)
 
 
-def test_the_sentence_says_what_won_and_what_was_next(
-    small_graph: Graph, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_sentence_says_what_won_and_what_was_next(small_graph, monkeypatch):
     scores = {0.1: (0.512, 1.0), 0.2: (0.634, 9.0)}
     monkeypatch.setattr(portfolio, "run_trials", records(scores))
     members = [Member(str(lr), "hpgmn", {"lr": lr}) for lr in scores]
@@ -265,19 +248,19 @@ def test_the_sentence_says_what_won_and_what_was_next(
     assert one == "Chosen on the validation nodes of 1 split: '0.1' (hpgmn), accuracy 51.2."
 
 
-def test_a_classifier_takes_the_choice(small_graph: Graph) -> None:
+def test_a_classifier_takes_the_choice(small_graph):
     choice = public_choose(small_graph, members=[PLAIN])
     model = HPGMNClassifier(model=choice.model, **choice.settings).fit(small_graph)
     assert model.predict(small_graph).shape == (small_graph.num_nodes,)
 
 
-def test_without_splits_the_error_is_the_graphs_own(small_graph: Graph) -> None:
+def test_without_splits_the_error_is_the_graphs_own(small_graph):
     bare = Graph(small_graph.x, small_graph.edge_index, small_graph.y)
     with pytest.raises(HPGMNError, match="split"):
         choose(bare, members=MEMBERS)
 
 
-def two_classes(graph: Graph) -> Graph:
+def two_classes(graph):
     """The same graph with classes fraud, the rarer one, and honest."""
     splits = graph.splits
     assert splits is not None
@@ -288,9 +271,7 @@ def two_classes(graph: Graph) -> Graph:
 
 
 @pytest.mark.parametrize(("asked", "number"), [(None, 0), ("honest", 1)])
-def test_the_rarer_class_chooses_unless_another_is_named(
-    small_graph: Graph, asked: str | None, number: int
-) -> None:
+def test_the_rarer_class_chooses_unless_another_is_named(small_graph, asked, number):
     graph = two_classes(small_graph)
     choice = choose(graph, [0], members=[PLAIN], metric="average_precision", positive=asked)
     about = {"splits": [0], "metric": "average_precision"}
@@ -302,7 +283,7 @@ def test_the_rarer_class_chooses_unless_another_is_named(
     assert f"average_precision of '{('fraud', 'honest')[number]}'" in choice.sentence()
 
 
-def test_settings_are_put_over_every_member_that_has_them(small_graph: Graph) -> None:
+def test_settings_are_put_over_every_member_that_has_them(small_graph):
     over = {"class_weights": "balanced", "estimator_dropout": "0.5"}
     choice = choose(small_graph, [0], members=[PLAIN, ALIKE], settings=over)
     plain, alike = (row["settings"] for row in choice.as_dict()["members"])
@@ -317,9 +298,7 @@ def test_settings_are_put_over_every_member_that_has_them(small_graph: Graph) ->
         choose(small_graph, [0], members=[PLAIN], settings={"weights": 1})
 
 
-def test_a_member_far_behind_is_given_up(
-    small_graph: Graph, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_member_far_behind_is_given_up(small_graph, monkeypatch, caplog):
     """No training can catch up with a best score that is out of reach."""
     monkeypatch.setattr(portfolio, "MIN_EPOCHS", 3)
     monkeypatch.setattr(portfolio, "MAX_GAP", -1.0)
@@ -333,7 +312,7 @@ def test_a_member_far_behind_is_given_up(
     assert [row["failure"] for row in rows] == [None, None]
 
 
-def test_a_score_that_is_no_number_never_wins(small_graph: Graph) -> None:
+def test_a_score_that_is_no_number_never_wins(small_graph):
     rows = [
         {"name": name, "failure": None, "val_score_mean": score, "val_loss_mean": 1.0}
         for name, score in (("nothing", float("nan")), ("low", 0.1), ("high", 0.2))
@@ -350,15 +329,13 @@ Ring = Callable[..., Graph]
 
 
 @pytest.mark.parametrize("members", [portfolio_members(), portfolio_members(True)])
-def test_every_member_has_a_name_of_its_own_and_settings_that_its_model_takes(
-    members: tuple[Member, ...],
-) -> None:
+def test_every_member_has_a_name_of_its_own_and_settings_that_its_model_takes(members):
     assert len({member.name for member in members}) == len(members)
     made = [make_settings(find_model(one.model).settings, one.settings) for one in members]
     assert len({repr(settings) for settings in made}) == len(members)
 
 
-def test_the_portfolio_covers_directions_statistics_and_encoders() -> None:
+def test_the_portfolio_covers_directions_statistics_and_encoders():
     settings = [
         make_settings(find_model(one.model).settings, one.settings) for one in portfolio_members()
     ]
@@ -373,11 +350,11 @@ def test_the_portfolio_covers_directions_statistics_and_encoders() -> None:
     assert 8 <= len(portfolio_members()) <= 14
 
 
-def test_a_directed_graph_gets_the_whole_portfolio(ring: Ring) -> None:
+def test_a_directed_graph_gets_the_whole_portfolio(ring):
     assert members_for(ring(12)) == (portfolio_members(), None)
 
 
-def test_where_edges_run_both_ways_no_two_members_are_the_same(ring: Ring) -> None:
+def test_where_edges_run_both_ways_no_two_members_are_the_same(ring):
     members, note = members_for(ring(12, both_ways=True))
     shapes = [
         (one.model, {k: v for k, v in one.settings.items() if k != "neighbors"})
@@ -392,7 +369,7 @@ def test_where_edges_run_both_ways_no_two_members_are_the_same(ring: Ring) -> No
     )
 
 
-def test_weights_added_in_both_directions_are_another_graph(ring: Ring) -> None:
+def test_weights_added_in_both_directions_are_another_graph(ring):
     twin = ring(12, both_ways=True)
     weights = np.arange(1, 25, dtype=np.float32)
     weighted = Graph(twin.x, twin.edge_index, twin.y, edge_weight=weights, directed=True)
@@ -401,9 +378,7 @@ def test_weights_added_in_both_directions_are_another_graph(ring: Ring) -> None:
     assert members_for(once)[0] == members_for(twin)[0]
 
 
-def test_a_large_graph_gets_batches_and_says_so(
-    ring: Ring, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_large_graph_gets_batches_and_says_so(ring, monkeypatch):
     monkeypatch.setattr(portfolio, "LARGE_NODES", 12)
     assert members_for(ring(12))[0] == portfolio_members()
     members, note = members_for(ring(13))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -16,7 +14,7 @@ from hpgmn.runs.predictions import NodeTable, guessed_labels, refuse_other_graph
 from hpgmn.training.checkpoint import write_tensors
 
 
-def test_every_node_has_its_row() -> None:
+def test_every_node_has_its_row():
     about = NodeTable(
         np.array([4, 5]),
         np.array(["d", "e"]),
@@ -38,7 +36,7 @@ def test_every_node_has_its_row() -> None:
 
 
 @pytest.fixture
-def predictions(tmp_path: Path) -> Path:
+def predictions(tmp_path):
     """Four nodes, two splits and two seeds, written in two parts with the last nodes first."""
     path = tmp_path / "predictions.parquet"
     chances = np.full((2, 2), 0.5)
@@ -56,13 +54,11 @@ def predictions(tmp_path: Path) -> Path:
     return path
 
 
-def test_used_nodes_are_those_of_train_and_validation(predictions: Path) -> None:
+def test_used_nodes_are_those_of_train_and_validation(predictions):
     assert used_ids(predictions) == {0: ["2", "3", "0"], 1: ["2", "3", "0"]}
 
 
-def test_used_nodes_do_not_depend_on_what_the_end_of_the_file_says_of_them(
-    predictions: Path,
-) -> None:
+def test_used_nodes_do_not_depend_on_what_the_end_of_the_file_says_of_them(predictions):
     """The least and largest word of a column are kept there, without a checksum."""
     expected, content = used_ids(predictions), predictions.read_bytes()
     end = len(content) - 8 - int.from_bytes(content[-8:-4], "little")
@@ -71,13 +67,13 @@ def test_used_nodes_do_not_depend_on_what_the_end_of_the_file_says_of_them(
     assert used_ids(predictions) == expected
 
 
-def test_guesses_are_the_first_seed_s_and_train_nodes_keep_their_class(predictions: Path) -> None:
+def test_guesses_are_the_first_seed_s_and_train_nodes_keep_their_class(predictions):
     assert guessed_labels(predictions, ["no", "yes"], 0).tolist() == [1, 0, 0, 1]
     assert guessed_labels(predictions, ["no", "yes"], 1).tolist() == [1, 0, 1, 1]
     assert guessed_labels(predictions, ["yes", "no"], 1).tolist() == [0, 1, 0, 0]
 
 
-def test_predictions_of_something_else_are_refused(predictions: Path, tmp_path: Path) -> None:
+def test_predictions_of_something_else_are_refused(predictions, tmp_path):
     with pytest.raises(HPGMNError, match=r"no predictions for split 7"):
         guessed_labels(predictions, ["no", "yes"], 7)
     with pytest.raises(HPGMNError, match="names classes that the graph does not have"):
@@ -87,7 +83,7 @@ def test_predictions_of_something_else_are_refused(predictions: Path, tmp_path: 
         guessed_labels(tmp_path / "bad.parquet", ["no", "yes"], 0)
 
 
-def test_a_run_on_another_graph_is_refused(tmp_path: Path) -> None:
+def test_a_run_on_another_graph_is_refused(tmp_path):
     metrics = tmp_path / "metrics.json"
     with pytest.raises(HPGMNError, match="not the folder of a finished run"):
         refuse_other_graph(metrics, 3, None)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,6 @@ import torch
 import hpgmn as package
 from hpgmn.base import files as writing
 from hpgmn.base.errors import HPGMNError
-from hpgmn.graph import Graph
 from hpgmn.runs import ray_train
 from hpgmn.runs.folder import prepare_folder
 from hpgmn.runs.ray_train import run_with_ray
@@ -37,7 +35,7 @@ SOURCE = Path(package.__file__).parents[1]
 
 
 @pytest.fixture(scope="module")
-def cluster() -> Iterator[None]:
+def cluster():
     """Ray on this machine, small and quiet; skipped where Ray Train cannot be imported."""
     pytest.importorskip("ray.train.torch", exc_type=ImportError)
     import ray
@@ -60,10 +58,10 @@ def cluster() -> Iterator[None]:
         ray.shutdown()
 
 
-def dying() -> Callable[[Mapping[str, Any]], None]:
+def dying():
     """The work of a worker, whose second rank kills itself once; sent to workers by value."""
 
-    def work(config: Mapping[str, Any]) -> None:
+    def work(config):
         import signal
 
         from hpgmn.runs import ray_train
@@ -73,7 +71,7 @@ def dying() -> Callable[[Mapping[str, Any]], None]:
         replicas.SAVE_SECONDS = 0.0
         before, died = StageRunner.epoch, Path(config["folder"]) / "died"
 
-        def epoch(self: Any, optimizer: Any, current: Any, number: int) -> Any:
+        def epoch(self, optimizer, current, number):
             if self.ranks.rank == 1 and current.epoch == 2 and not died.exists():
                 died.touch()
                 os.kill(os.getpid(), signal.SIGKILL)
@@ -89,12 +87,7 @@ def dying() -> Callable[[Mapping[str, Any]], None]:
 @pytest.mark.distributed
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # of Ray's own
-def test_a_killed_worker_changes_nothing(
-    cluster: None,
-    tmp_path: Path,
-    shards_writer: Callable[..., Path],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_killed_worker_changes_nothing(cluster, tmp_path, shards_writer, monkeypatch):
     graph = package.trading_network(num_nodes=200, seed=3).graph
     shards = Shards(shards_writer(tmp_path / "shards", graph, SETTINGS))
     spec = shard_spec(shards)
@@ -120,8 +113,8 @@ def test_a_killed_worker_changes_nothing(
         run_with_ray(spec, shards, tmp_path / "run", 4)
 
 
-def test_without_ray_train_the_remedy_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    def missing(name: str) -> Any:
+def test_without_ray_train_the_remedy_is_one_line(monkeypatch):
+    def missing(name):
         raise ImportError(f"No module named '{name}'")
 
     monkeypatch.setattr(ray_train, "require_ray", lambda: None)
@@ -136,30 +129,30 @@ class _Ray:
     class TrainingFailedError(Exception):
         pass
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.told: dict[str, Any] = {}
 
-    def cluster_resources(self) -> dict[str, float]:
+    def cluster_resources(self):
         return {"CPU": 2.0}
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name):
         return lambda **options: self.told.setdefault(name, options)
 
-    def TorchTrainer(self, work: Any, **options: Any) -> _Ray:
+    def TorchTrainer(self, work, **options):
         self.told["config"] = options["train_loop_config"]
         return self
 
-    def fit(self) -> None:
+    def fit(self):
         raise self.TrainingFailedError("a machine\nburnt down")
 
 
 @pytest.fixture
-def played(monkeypatch: pytest.MonkeyPatch) -> _Ray:
+def played(monkeypatch):
     """A Ray whose training fails."""
     ray = _Ray()
 
     @contextmanager
-    def connect_ray(address: str | None) -> Iterator[_Ray]:
+    def connect_ray(address):
         ray.told["address"] = address
         yield ray
 
@@ -168,9 +161,7 @@ def played(monkeypatch: pytest.MonkeyPatch) -> _Ray:
     return ray
 
 
-def test_a_failed_training_says_how_to_go_on(
-    played: _Ray, tmp_path: Path, shards_writer: Callable[..., Path], small_graph: Graph
-) -> None:
+def test_a_failed_training_says_how_to_go_on(played, tmp_path, shards_writer, small_graph):
     shards = Shards(shards_writer(tmp_path / "shards", small_graph, SETTINGS))
     spec = shard_spec(shards)
     with pytest.raises(HPGMNError, match=r"\(a machine burnt down\)") as caught:
@@ -193,28 +184,22 @@ def test_a_failed_training_says_how_to_go_on(
     ],
 )
 def test_wrong_numbers_of_workers_are_refused(
-    workers: int,
-    device: str,
-    message: str,
-    played: _Ray,
-    tmp_path: Path,
-    shards_writer: Callable[..., Path],
-    small_graph: Graph,
-) -> None:
+    workers, device, message, played, tmp_path, shards_writer, small_graph
+):
     shards = Shards(shards_writer(tmp_path / "shards", small_graph, SETTINGS))
     spec = shard_spec(shards, device=device)
     with pytest.raises(HPGMNError, match=message):
         run_with_ray(spec, shards, tmp_path / "run", workers)
 
 
-def test_progress_goes_through_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_progress_goes_through_a_file(tmp_path, monkeypatch):
     monkeypatch.setattr(ray_train, "POLL_SECONDS", 0.01)
     monkeypatch.setattr(writing.os, "fsync", pytest.fail)  # the next note replaces it anyway
     path = tmp_path / "progress.json"
     told: list[Progress] = []
     first, second = (Progress(0, 1, "main", epoch, 9, 0.5, 0.25) for epoch in (1, 2))
 
-    def wait_for(number: int) -> None:
+    def wait_for(number):
         end = time.monotonic() + 20
         while len(told) < number and time.monotonic() < end:
             time.sleep(0.01)

@@ -34,10 +34,10 @@ CLASSES = ["course", "faculty", "student"]
 
 
 @pytest.fixture
-def make_run(tmp_path: Path) -> MakeRun:
+def make_run(tmp_path):
     """Writes a run folder of two splits and two seeds; keywords change ``metrics.json``."""
 
-    def make(**changes: Any) -> Path:
+    def make(**changes):
         folder = tmp_path / "run"
         folder.mkdir(exist_ok=True)
         random = np.random.default_rng(2)
@@ -85,7 +85,7 @@ def make_run(tmp_path: Path) -> MakeRun:
     return make
 
 
-def test_confusion_counts_labelled_test_nodes_of_every_run(make_run: MakeRun) -> None:
+def test_confusion_counts_labelled_test_nodes_of_every_run(make_run):
     folder = make_run()
     data = read_report_data(folder)
     rows = pq.read_table(folder / "predictions.parquet").to_pylist()
@@ -105,11 +105,11 @@ def test_confusion_counts_labelled_test_nodes_of_every_run(make_run: MakeRun) ->
     np.testing.assert_array_equal(read_report_data(folder).confusion, data.confusion)
 
 
-def test_classes_come_from_the_columns_without_a_summary(make_run: MakeRun) -> None:
+def test_classes_come_from_the_columns_without_a_summary(make_run):
     assert read_report_data(make_run(graph_summary=None)).classes == tuple(CLASSES)
 
 
-def test_history_becomes_one_table_for_each_stage(make_run: MakeRun) -> None:
+def test_history_becomes_one_table_for_each_stage(make_run):
     folder = make_run()
     stages = {stage.stage: stage for stage in read_report_data(folder).stages}
     assert list(stages) == ["estimator", "main"]
@@ -126,7 +126,7 @@ def test_history_becomes_one_table_for_each_stage(make_run: MakeRun) -> None:
     assert read_report_data(folder).stages == ()
 
 
-def test_curves_from_memory_are_those_of_the_file() -> None:
+def test_curves_from_memory_are_those_of_the_file():
     nan, inf = math.nan, math.inf
     history = {
         "loss": torch.tensor([[1.0, 2.0], [0.5, nan], [nan, nan]]),  # (E, R)
@@ -139,7 +139,7 @@ def test_curves_from_memory_are_those_of_the_file() -> None:
     np.testing.assert_equal(curves.curves["val_loss"], np.full((2, 2), nan))
 
 
-def test_confusion_from_memory_counts_labelled_test_nodes() -> None:
+def test_confusion_from_memory_counts_labelled_test_nodes():
     y = np.array([0, 1, -1, 1])
     test = np.array([True, True, True, False])
     split = Split(train=~test, val=np.zeros(4, bool), test=test)
@@ -147,7 +147,7 @@ def test_confusion_from_memory_counts_labelled_test_nodes() -> None:
     assert confusion_counts(predictions, y, [split, split], 2).tolist() == [[1, 1], [1, 1]]
 
 
-def test_written_report_is_the_built_one(make_run: MakeRun) -> None:
+def test_written_report_is_the_built_one(make_run):
     folder = make_run()
     before = {path.name for path in folder.iterdir()}
     path = write_report(folder)
@@ -157,9 +157,7 @@ def test_written_report_is_the_built_one(make_run: MakeRun) -> None:
     assert path.read_text(encoding="utf-8") == build_report(folder)
 
 
-def test_failed_report_leaves_the_old_page(
-    make_run: MakeRun, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_failed_report_leaves_the_old_page(make_run, monkeypatch):
     folder = make_run()
     old = write_report(folder).read_bytes()
     (folder / "audit.json").write_text("{}")
@@ -167,7 +165,7 @@ def test_failed_report_leaves_the_old_page(
     with pytest.raises(HPGMNError, match=r"understanding\.json"):
         write_report(folder)
 
-    def refuse(source: Path, target: Path) -> None:
+    def refuse(source, target):
         raise PermissionError(13, "Permission denied")
 
     (folder / "understanding.json").unlink()
@@ -177,7 +175,7 @@ def test_failed_report_leaves_the_old_page(
     assert (folder / "report.html").read_bytes() == old
 
 
-def test_missing_folder_or_file_is_named(make_run: MakeRun, tmp_path: Path) -> None:
+def test_missing_folder_or_file_is_named(make_run, tmp_path):
     with pytest.raises(HPGMNError, match="nowhere"):
         read_report_data(tmp_path / "nowhere")
     for name in FILES:
@@ -191,7 +189,7 @@ def test_missing_folder_or_file_is_named(make_run: MakeRun, tmp_path: Path) -> N
 
 @pytest.mark.parametrize("name", [*FILES, "audit.json", "understanding.json", "explorer.json"])
 @pytest.mark.parametrize("content", [b"{not: [valid", b"\xff\xfe\x00\x80", b"[1, 2]"])
-def test_broken_file_is_named_with_the_remedy(make_run: MakeRun, name: str, content: bytes) -> None:
+def test_broken_file_is_named_with_the_remedy(make_run, name, content):
     folder = make_run()
     (folder / name).write_bytes(content)
     with pytest.raises(HPGMNError, match=name) as caught:
@@ -201,9 +199,7 @@ def test_broken_file_is_named_with_the_remedy(make_run: MakeRun, name: str, cont
 
 
 @pytest.mark.parametrize("name", ["metrics.json", "audit.json", "explorer.json"])
-def test_an_oversized_file_is_not_read(
-    make_run: MakeRun, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
+def test_an_oversized_file_is_not_read(make_run, monkeypatch, name):
     folder = make_run()
     (folder / name).write_text(f'{{"a": "{"x" * 9000}"}}')
     monkeypatch.setattr(parsing, "LARGEST_JSON", 8192)
@@ -221,14 +217,12 @@ def test_an_oversized_file_is_not_read(
         ({"graph_summary": {"class_names": ["a", "a"]}}, "'class_names'"),
     ],
 )
-def test_inconsistent_metrics_are_refused(
-    make_run: MakeRun, changes: dict[str, object], fact: str
-) -> None:
+def test_inconsistent_metrics_are_refused(make_run, changes, fact):
     with pytest.raises(HPGMNError, match=rf"metrics\.json .*{fact}"):
         read_report_data(make_run(**changes))
 
 
-def test_missing_key_is_named(make_run: MakeRun) -> None:
+def test_missing_key_is_named(make_run):
     folder = make_run()
     (folder / "explorer.json").write_text('{"split": 0}')
     with pytest.raises(HPGMNError, match=r"explorer\.json lacks seeds"):
@@ -239,7 +233,7 @@ def test_missing_key_is_named(make_run: MakeRun) -> None:
 
 
 @pytest.mark.parametrize("line", ["3", '{"split": 0}', '{"split": 0, "seed": 0, "epoch": "x"}'])
-def test_broken_line_of_the_history_is_counted(make_run: MakeRun, line: str) -> None:
+def test_broken_line_of_the_history_is_counted(make_run, line):
     folder = make_run()
     path = folder / "history.jsonl"
     first = path.read_text().splitlines()[0]
@@ -248,7 +242,7 @@ def test_broken_line_of_the_history_is_counted(make_run: MakeRun, line: str) -> 
         read_report_data(folder)
 
 
-def test_predictions_without_a_column_or_of_another_graph_are_refused(make_run: MakeRun) -> None:
+def test_predictions_without_a_column_or_of_another_graph_are_refused(make_run):
     folder = make_run(graph_summary={"class_names": CLASSES[:2]})
     with pytest.raises(HPGMNError, match=r"predictions\.parquet holds the class 'student'"):
         read_report_data(folder)

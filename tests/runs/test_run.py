@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -25,7 +24,7 @@ _made: dict[str, Run] = {}
 
 
 @pytest.fixture
-def run(small_graph: Graph, tmp_path_factory: pytest.TempPathFactory) -> Run:
+def run(small_graph, tmp_path_factory):
     """A run of splits 1 and 0 with two seeds each, trained once; read it only."""
     if "run" not in _made:
         folder = tmp_path_factory.mktemp("runs") / "run"
@@ -35,14 +34,14 @@ def run(small_graph: Graph, tmp_path_factory: pytest.TempPathFactory) -> Run:
     return _made["run"]
 
 
-def changed(graph: Graph, **values: Any) -> Graph:
+def changed(graph, **values):
     assert graph.splits is not None
     masks = {f"{part}_mask": getattr(graph.splits, part) for part in ("train", "val", "test")}
     given = {"x": graph.x, "edge_index": graph.edge_index, "y": graph.y, **masks}
     return Graph(**(given | {"node_ids": graph.node_ids, "name": graph.name} | values))
 
 
-def test_an_opened_run_predicts_as_the_trained_one(run: Run) -> None:
+def test_an_opened_run_predicts_as_the_trained_one(run):
     opened = open_run(run.folder)
     for split in (None, 0):
         first, second = run.predict(split=split), opened.predict(split=split)
@@ -53,7 +52,7 @@ def test_an_opened_run_predicts_as_the_trained_one(run: Run) -> None:
     assert repr(opened) == repr(run)
 
 
-def test_predictions_are_a_table(run: Run, tmp_path: Path) -> None:
+def test_predictions_are_a_table(run, tmp_path):
     predictions = run.predict(min_confidence=0.9)
     table = predictions.to_table()
     names = [f"probability_{name}" for name in run.model.class_names]
@@ -66,17 +65,17 @@ def test_predictions_are_a_table(run: Run, tmp_path: Path) -> None:
         predictions.write(tmp_path / "p.txt")
 
 
-def test_a_split_that_was_not_trained_is_refused(run: Run) -> None:
+def test_a_split_that_was_not_trained_is_refused(run):
     with pytest.raises(HPGMNError, match="no split 7"):
         run.predict(split=7)
 
 
-def test_a_confidence_is_a_share(run: Run) -> None:
+def test_a_confidence_is_a_share(run):
     with pytest.raises(SettingError, match="0 to 1"):
         run.predict(min_confidence=1.5)
 
 
-def test_evaluation_repeats_the_scores_of_the_run(run: Run) -> None:
+def test_evaluation_repeats_the_scores_of_the_run(run):
     result = run.evaluate()
     assert result["nodes"] == "test nodes"
     assert result["score"] == pytest.approx(run.metrics["test_score"])
@@ -84,7 +83,7 @@ def test_evaluation_repeats_the_scores_of_the_run(run: Run) -> None:
     assert open_run(run.folder).evaluate() == result
 
 
-def test_only_unseen_nodes_of_another_graph_are_scored(run: Run, small_graph: Graph) -> None:
+def test_only_unseen_nodes_of_another_graph_are_scored(run, small_graph):
     other = changed(small_graph, x=np.asarray(small_graph.x) * 0.5)
     result = run.evaluate(other)
     if small_graph.node_ids is None:
@@ -93,25 +92,25 @@ def test_only_unseen_nodes_of_another_graph_are_scored(run: Run, small_graph: Gr
         assert min(result["left_out"]) > 0
 
 
-def test_a_graph_without_labels_cannot_be_scored(run: Run, small_graph: Graph) -> None:
+def test_a_graph_without_labels_cannot_be_scored(run, small_graph):
     with pytest.raises(HPGMNError, match="no labels"):
         run.evaluate(
             Graph(small_graph.x, small_graph.edge_index, np.full(small_graph.num_nodes, -1))
         )
 
 
-def test_a_graph_in_memory_cannot_be_added(run: Run, small_graph: Graph) -> None:
+def test_a_graph_in_memory_cannot_be_added(run, small_graph):
     with pytest.raises(SettingError, match="complete already"):
         run.predict(small_graph, add=True)
 
 
-def test_a_run_explains_nodes_and_itself(run: Run) -> None:
+def test_a_run_explains_nodes_and_itself(run):
     node = run.explain(0 if run.graph.node_ids is None else str(run.graph.node_ids[0]), split=0)
     assert node.as_dict()
     assert run.explain().as_dict()
 
 
-def test_a_folder_without_a_finished_run_is_refused(run: Run, tmp_path: Path) -> None:
+def test_a_folder_without_a_finished_run_is_refused(run, tmp_path):
     with pytest.raises(HPGMNError, match=r"config\.yaml is missing") as refused:
         open_run(tmp_path)
     assert refused.value.remedy is not None
@@ -120,7 +119,7 @@ def test_a_folder_without_a_finished_run_is_refused(run: Run, tmp_path: Path) ->
         open_run(tmp_path)
 
 
-def test_the_files_of_two_runs_do_not_mix(run: Run, tmp_path: Path) -> None:
+def test_the_files_of_two_runs_do_not_mix(run, tmp_path):
     config = (run.folder / "config.yaml").read_text()
     (tmp_path / "config.yaml").write_text(config.replace("model: hpgmn", "model: gcn"))
     (tmp_path / "model.safetensors").write_bytes((run.folder / "model.safetensors").read_bytes())
@@ -128,9 +127,7 @@ def test_the_files_of_two_runs_do_not_mix(run: Run, tmp_path: Path) -> None:
         open_run(tmp_path)
 
 
-def test_a_graph_that_changed_is_not_taken_for_the_trained_one(
-    run: Run, small_graph: Graph, tmp_path: Path
-) -> None:
+def test_a_graph_that_changed_is_not_taken_for_the_trained_one(run, small_graph, tmp_path):
     from hpgmn.graph.files import write_graph
 
     opened = open_run(run.folder)

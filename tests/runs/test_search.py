@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -36,11 +35,11 @@ KEYS = {
 }
 
 
-def trials_of(each: int = 3, seed: int = 0) -> list[dict[str, Any]]:
+def trials_of(each=3, seed=0):
     return sample_trials("hpgmn", SPACE, 1, each, seed)
 
 
-def shuffled(graph: Graph) -> Graph:
+def shuffled(graph):
     """The same graph with other labels on nodes that are test nodes of both splits."""
     splits = graph.splits
     assert splits is not None
@@ -51,20 +50,20 @@ def shuffled(graph: Graph) -> Graph:
     return Graph(graph.x, graph.edge_index, y, name=graph.name, **masks)
 
 
-def without_time(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def without_time(records):
     return [{key: value for key, value in one.items() if key != "seconds"} for one in records]
 
 
 # Sampling.
 
 
-def test_the_seed_decides_what_is_tried() -> None:
+def test_the_seed_decides_what_is_tried():
     one = sample_trials("hpgmn", SPACE, 4, 5, seed=1)
     assert one == sample_trials("hpgmn", SPACE, 4, 5, seed=1)
     assert one != sample_trials("hpgmn", SPACE, 4, 5, seed=2)
 
 
-def test_trials_take_every_setting_from_the_space() -> None:
+def test_trials_take_every_setting_from_the_space():
     trials = sample_trials("hpgmn", SPACE, 6, 5, seed=0)
     assert len(trials) == 30
     for trial in trials:
@@ -74,7 +73,7 @@ def test_trials_take_every_setting_from_the_space() -> None:
         assert {str(trial[name]) for trial in trials} == {str(value) for value in values}
 
 
-def test_variants_share_the_shapes_of_their_structure() -> None:
+def test_variants_share_the_shapes_of_their_structure():
     free = per_replica_names(HPGMNSettings)
     trials = sample_trials("hpgmn", SPACE, 4, 5, seed=0)
     for first in range(0, 20, 5):
@@ -89,7 +88,7 @@ def test_variants_share_the_shapes_of_their_structure() -> None:
 # The plan of a comparison.
 
 
-def test_a_plan_starts_with_the_literature_and_goes_on_at_random() -> None:
+def test_a_plan_starts_with_the_literature_and_goes_on_at_random():
     planned = planned_trials("fsgnn", "chameleon", 8)
     assert len(planned) == 8
     assert planned[0] == literature("fsgnn", "chameleon")
@@ -104,7 +103,7 @@ def test_a_plan_starts_with_the_literature_and_goes_on_at_random() -> None:
     assert shapes[3] == shapes[4] == shapes[5]
 
 
-def test_a_plan_can_draw_from_another_space() -> None:
+def test_a_plan_can_draw_from_another_space():
     planned = planned_trials("hpgmn", "texas", 4, SPACE)
     assert planned[0] == {}
     assert all(trial.keys() == SPACE.keys() for trial in planned[1:])
@@ -115,7 +114,7 @@ def test_a_plan_can_draw_from_another_space() -> None:
 # Running.
 
 
-def test_records_are_complete(small_graph: Graph) -> None:
+def test_records_are_complete(small_graph):
     told: list[dict[str, Any]] = []
     trials = trials_of()
     records = run_trials(small_graph, "hpgmn", trials, splits=[1, 0], seeds=2, record=told.append)
@@ -136,7 +135,7 @@ def test_records_are_complete(small_graph: Graph) -> None:
         json.dumps(found)
 
 
-def test_the_scores_are_those_of_training_alone(small_graph: Graph) -> None:
+def test_the_scores_are_those_of_training_alone(small_graph):
     trials = trials_of()
     records = run_trials(small_graph, "hpgmn", trials, splits=[1, 0], seeds=2)
     for trial, found in zip(trials, records, strict=True):
@@ -149,7 +148,7 @@ def test_the_scores_are_those_of_training_alone(small_graph: Graph) -> None:
             assert found["val_loss"][place] == pytest.approx(float(alone.val_loss[0]), abs=1e-3)
 
 
-def test_structures_are_searched_side_by_side(small_graph: Graph) -> None:
+def test_structures_are_searched_side_by_side(small_graph):
     """Trials of different shapes in one call give what each gives alone."""
     trials = sample_trials("hpgmn", SPACE, 3, 1, seed=4)
     assert len({(trial["hidden_dim"], trial["statistics"]) for trial in trials}) > 1
@@ -161,7 +160,7 @@ def test_structures_are_searched_side_by_side(small_graph: Graph) -> None:
         assert found["val_loss"] == pytest.approx(alone["val_loss"], abs=1e-3)
 
 
-def test_the_search_never_looks_at_test_labels(small_graph: Graph) -> None:
+def test_the_search_never_looks_at_test_labels(small_graph):
     trials = trials_of()
     before = run_trials(small_graph, "hpgmn", trials, splits=[0, 1])
     after = run_trials(shuffled(small_graph), "hpgmn", trials, splits=[0, 1])
@@ -169,7 +168,7 @@ def test_the_search_never_looks_at_test_labels(small_graph: Graph) -> None:
     assert not any("test" in key for found in before for key in found)
 
 
-def test_the_search_of_one_split_never_looks_at_its_test_labels(small_graph: Graph) -> None:
+def test_the_search_of_one_split_never_looks_at_its_test_labels(small_graph):
     """All test labels of the split, not only those that no other split trains on."""
     splits = small_graph.splits
     assert splits is not None
@@ -182,7 +181,7 @@ def test_the_search_of_one_split_never_looks_at_its_test_labels(small_graph: Gra
     assert without_time(before) == without_time(after)
 
 
-def test_another_metric_is_used_where_asked(small_graph: Graph) -> None:
+def test_another_metric_is_used_where_asked(small_graph):
     splits = small_graph.splits
     assert splits is not None
     masks = {f"{part}_mask": getattr(splits, part) for part in ("train", "val", "test")}
@@ -194,18 +193,18 @@ def test_another_metric_is_used_where_asked(small_graph: Graph) -> None:
 # Records and the choice among them.
 
 
-def test_records_are_appended_line_by_line(tmp_path: Path) -> None:
+def test_records_are_appended_line_by_line(tmp_path):
     path = tmp_path / "new" / "records.jsonl"
     append_record(path, {"a": 1})
     append_record(path, {"a": 2})
     assert [json.loads(line) for line in path.read_text().splitlines()] == [{"a": 1}, {"a": 2}]
 
 
-def record_of(name: str, score: float, *losses: float) -> dict[str, Any]:
+def record_of(name, score, *losses):
     return {"name": name, "val_score_mean": score, "val_loss": list(losses)}
 
 
-def test_the_best_have_the_highest_score_then_the_lowest_loss() -> None:
+def test_the_best_have_the_highest_score_then_the_lowest_loss():
     records = [
         record_of("low", 0.7, 0.1),
         record_of("tied, worse loss", 0.8, 0.5, 0.7),
@@ -217,7 +216,7 @@ def test_the_best_have_the_highest_score_then_the_lowest_loss() -> None:
     assert [one["name"] for one in best_trials(records)] == ["high"]
 
 
-def test_trials_tell_their_progress_and_stop_when_asked(small_graph: Graph) -> None:
+def test_trials_tell_their_progress_and_stop_when_asked(small_graph):
     told: list[int] = []
     options: dict[str, Any] = {"splits": [0], "report": lambda now: told.append(now.epoch)}
     run_trials(small_graph, "mlp", [{"epochs": 3, "patience": 0}], **options)
@@ -233,12 +232,10 @@ def test_trials_tell_their_progress_and_stop_when_asked(small_graph: Graph) -> N
     assert told == [1, 2, 3, 1, 2]
 
 
-def test_trials_take_their_share_of_the_memory(
-    small_graph: Graph, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_trials_take_their_share_of_the_memory(small_graph, monkeypatch):
     shares = []
 
-    def at_once(*given: Any) -> int:
+    def at_once(*given):
         shares.append(given[4])
         return 1
 

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
-
-import pytest
 
 from hpgmn.runs import sensitivity
 from hpgmn.runs.sensitivity import best_by_value, draw_sensitivity, panels, points
@@ -27,7 +24,7 @@ TRIALS: list[dict[str, Any]] = [
 ]
 
 
-def test_a_model_with_a_memory_shows_what_the_paper_shows() -> None:
+def test_a_model_with_a_memory_shows_what_the_paper_shows():
     shares = {"lr": 0.9, "num_patterns": 0.1}
     assert panels(VALUES, shares, has_memory=True) == [
         "num_patterns",
@@ -36,7 +33,7 @@ def test_a_model_with_a_memory_shows_what_the_paper_shows() -> None:
     ]
 
 
-def test_other_models_show_the_four_numbers_that_mattered_most() -> None:
+def test_other_models_show_the_four_numbers_that_mattered_most():
     shares = {"gate": 0.5, "lr": 0.2, "dropout": 0.1, "weight_decay": 0.3, "num_patterns": 0.05}
     names = panels(VALUES, shares, has_memory=False)
     assert names == ["weight_decay", "lr", "dropout", "num_patterns"]
@@ -45,17 +42,17 @@ def test_other_models_show_the_four_numbers_that_mattered_most() -> None:
     assert panels({"gate": [True, False]}, {}, has_memory=False) == []
 
 
-def test_each_trial_is_a_dot_and_the_line_runs_through_the_best() -> None:
+def test_each_trial_is_a_dot_and_the_line_runs_through_the_best():
     dots = points(TRIALS, "lr")
     assert dots == [(0.1, 50.0), (0.1, 75.0), (1.0, 25.0)]
     assert best_by_value(dots) == [(0.1, 75.0), (1.0, 25.0)]
 
 
-def test_the_panels_are_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_panels_are_drawn(tmp_path, monkeypatch):
     seen: dict[str, Any] = {}
     real = sensitivity._panel
 
-    def panel(axes: Any, dots: Any, name: str) -> None:
+    def panel(axes, dots, name):
         real(axes, dots, name)
         seen[name] = axes
 
@@ -75,7 +72,7 @@ def test_the_panels_are_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         assert f">{text}</text>" in drawn
 
 
-def test_the_same_trials_give_the_same_picture(tmp_path: Path) -> None:
+def test_the_same_trials_give_the_same_picture(tmp_path):
     for name in ("a.png", "b.png"):
         draw_sensitivity(TRIALS, ["lr"], "title", "accuracy", tmp_path / name)
     for ending in ("png", "svg"):

@@ -7,8 +7,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,7 +20,6 @@ from hpgmn.base.calibration import calibrated_probabilities
 from hpgmn.base.errors import HPGMNError, SettingError
 from hpgmn.base.settings import read_yaml
 from hpgmn.cli import main
-from hpgmn.graph import Graph
 from hpgmn.runs import shard_run as module
 from hpgmn.runs.folder import prepare_folder
 from hpgmn.runs.metrics import read_metrics
@@ -64,13 +61,11 @@ sys.exit(main(sys.argv[1:]))
 """
 
 
-def trading(num_nodes: int = 400) -> Graph:
+def trading(num_nodes=400):
     return package.trading_network(num_nodes=num_nodes, seed=3).graph
 
 
-def run_here(
-    folder: Path, out: Path, settings: dict[str, Any] | None = None, **options: Any
-) -> Any:
+def run_here(folder, out, settings=None, **options):
     shards = Shards(folder)
     spec = shard_spec(shards, settings, **options)
     prepare_folder(out, spec, resume=False, overwrite=False)
@@ -80,17 +75,14 @@ def run_here(
 @pytest.mark.distributed
 @pytest.mark.slow
 def test_two_ranks_are_as_good_as_one_process_and_a_killed_rank_changes_no_bit(
-    tmp_path: Path,
-    trained_writer: Callable[..., tuple[Path, Any]],
-    several: Callable[..., subprocess.CompletedProcess[str]],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    tmp_path, trained_writer, several, monkeypatch
+):
     graph = trading()
     folder, (_, logits) = trained_writer(tmp_path / "shards", graph, SETTINGS)
     program = tmp_path / "program.py"
     program.write_text(PROGRAM)
 
-    def train(out: str, when: str, *words: str, before: tuple[str, ...] = (), **more: Any) -> str:
+    def train(out, when, *words, before=(), **more):
         command = ["train-shards", str(folder), "--out", str(tmp_path / out), "--device", "cpu"]
         return several(2, *before, str(program), when, *command, *words, **more).stderr
 
@@ -126,9 +118,7 @@ def test_two_ranks_are_as_good_as_one_process_and_a_killed_rank_changes_no_bit(
 
 @pytest.mark.distributed
 @pytest.mark.slow
-def test_ctrl_c_under_torchrun_ends_within_an_epoch_and_saves(
-    tmp_path: Path, shards_writer: Callable[..., Path]
-) -> None:
+def test_ctrl_c_under_torchrun_ends_within_an_epoch_and_saves(tmp_path, shards_writer):
     folder = shards_writer(tmp_path / "shards", trading(200), SETTINGS)
     program = tmp_path / "program.py"
     program.write_text(PROGRAM)  # which saves the state after every epoch
@@ -152,9 +142,7 @@ def test_ctrl_c_under_torchrun_ends_within_an_epoch_and_saves(
     assert read_tensors(state)[1]["current"]["epoch"] > 0
 
 
-def test_a_run_on_shards_has_the_files_of_a_run(
-    tmp_path: Path, trained_writer: Callable[..., tuple[Path, Any]]
-) -> None:
+def test_a_run_on_shards_has_the_files_of_a_run(tmp_path, trained_writer):
     graph = trading(200)
     folder, _ = trained_writer(tmp_path / "shards", graph, SETTINGS | {"epochs": 3}, split=1)
     metrics = run_here(folder, tmp_path / "run", seeds=2)
@@ -187,11 +175,8 @@ def test_a_run_on_shards_has_the_files_of_a_run(
 
 
 def test_without_calibration_or_estimator_or_test_nodes(
-    tmp_path: Path,
-    shards_writer: Callable[..., Path],
-    rewrite: Callable[[Path, str, Any], None],
-    small_graph: Graph,
-) -> None:
+    tmp_path, shards_writer, rewrite, small_graph
+):
     settings = SETTINGS | {"epochs": 2}
     folder = shards_writer(tmp_path / "shards", small_graph, settings, ranges=2)
     for number in range(2):
@@ -208,9 +193,7 @@ def test_without_calibration_or_estimator_or_test_nodes(
         model.logits(small_graph)
 
 
-def test_the_model_predicts_by_command(
-    tmp_path: Path, trained_writer: Callable[..., tuple[Path, Any]]
-) -> None:
+def test_the_model_predicts_by_command(tmp_path, trained_writer):
     graph = trading(200)
     package.write_graph(graph, tmp_path / "graph.npz")
     folder, _ = trained_writer(tmp_path / "shards", graph, SETTINGS | {"epochs": 2})
@@ -222,9 +205,7 @@ def test_the_model_predicts_by_command(
     assert pq.read_table(out)["prediction"].to_pylist() == expected.to_pylist()
 
 
-def test_shards_are_always_read_in_batches(
-    tmp_path: Path, shards_writer: Callable[..., Path], small_graph: Graph
-) -> None:
+def test_shards_are_always_read_in_batches(tmp_path, shards_writer, small_graph):
     shards = Shards(shards_writer(tmp_path, small_graph, SETTINGS))
     assert shard_spec(shards).settings["batch_size"] == 64
     assert shard_spec(shards, {"batch_size": 7}).settings["batch_size"] == 7
@@ -245,13 +226,8 @@ def test_shards_are_always_read_in_batches(
     ],
 )
 def test_what_cannot_be_trained_is_refused_first(
-    settings: dict[str, Any],
-    options: dict[str, Any],
-    message: str,
-    tmp_path: Path,
-    shards_writer: Callable[..., Path],
-    small_graph: Graph,
-) -> None:
+    settings, options, message, tmp_path, shards_writer, small_graph
+):
     shards = Shards(shards_writer(tmp_path, small_graph, SETTINGS))
     with pytest.raises(SettingError, match=message):
         shard_spec(shards, settings, **options)
@@ -270,8 +246,8 @@ def test_what_cannot_be_trained_is_refused_first(
     ],
 )
 def test_what_the_rows_were_made_with_is_not_set_again(
-    changed: dict[str, Any], tmp_path: Path, shards_writer: Callable[..., Path], small_graph: Graph
-) -> None:
+    changed, tmp_path, shards_writer, small_graph
+):
     """The saved model would say it, and `evaluate` build other statistics."""
     shards = Shards(shards_writer(tmp_path, small_graph, SETTINGS | {"neighbors": "out"}))
     with pytest.raises(SettingError, match=", ".join(changed)) as caught:
@@ -285,17 +261,13 @@ def test_what_the_rows_were_made_with_is_not_set_again(
 
 
 def test_a_run_that_goes_on_with_other_versions_says_so_and_keeps_the_first(
-    tmp_path: Path,
-    shards_writer: Callable[..., Path],
-    small_graph: Graph,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+    tmp_path, shards_writer, small_graph, monkeypatch, caplog
+):
     shards = Shards(shards_writer(tmp_path / "shards", small_graph, SETTINGS))
     out, spec = tmp_path / "run", shard_spec(shards)
     prepare_folder(out, spec, resume=False, overwrite=False)
 
-    def crash(*_: object) -> None:
+    def crash(*_):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
@@ -313,12 +285,7 @@ def test_a_run_that_goes_on_with_other_versions_says_so_and_keeps_the_first(
     assert told in metrics["warnings"]
 
 
-def test_labels_are_counted_range_by_range(
-    tmp_path: Path,
-    shards_writer: Callable[..., Path],
-    small_graph: Graph,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_labels_are_counted_range_by_range(tmp_path, shards_writer, small_graph, monkeypatch):
     """No process holds the labels of all nodes before the training begins."""
     shards = Shards(shards_writer(tmp_path, small_graph, SETTINGS, split=1))
     monkeypatch.delattr("hpgmn.runs.shard_run.ShardRows")
@@ -333,9 +300,7 @@ def test_labels_are_counted_range_by_range(
         assert getattr(found, part).tolist() == [(labels == c).sum() for c in range(3)]
 
 
-def test_a_damaged_estimator_is_told_before_the_training(
-    tmp_path: Path, shards_writer: Callable[..., Path], small_graph: Graph
-) -> None:
+def test_a_damaged_estimator_is_told_before_the_training(tmp_path, shards_writer, small_graph):
     shards = Shards(shards_writer(tmp_path, small_graph, SETTINGS))
     (tmp_path / "estimator.safetensors").write_text("nothing")
     with pytest.raises(HPGMNError, match="`hpgmn shard`"):

@@ -33,7 +33,7 @@ SPEC = RunSpec("small", "hpgmn", settings_dict(TINY), splits=(0, 1), seeds=2)
 # The specification.
 
 
-def test_a_specification_survives_its_config_file() -> None:
+def test_a_specification_survives_its_config_file():
     spec = replace(SPEC, protocol="geom-gcn", metric="roc_auc", device="cuda")
     text = yaml.safe_dump(spec.as_dict(), sort_keys=False)
     assert RunSpec.from_dict(yaml.safe_load(text)) == spec
@@ -41,7 +41,7 @@ def test_a_specification_survives_its_config_file() -> None:
 
 
 @pytest.mark.parametrize("missing", ["graph", "model", "settings", "splits", "seeds", "metric"])
-def test_an_incomplete_config_is_told(missing: str) -> None:
+def test_an_incomplete_config_is_told(missing):
     content = SPEC.as_dict()
     del content[missing]
     with pytest.raises(SettingError, match=rf"incomplete or damaged \(KeyError\('{missing}'"):
@@ -49,12 +49,12 @@ def test_an_incomplete_config_is_told(missing: str) -> None:
 
 
 @pytest.mark.parametrize("changes", [{"splits": 3}, {"splits": ["a"]}, {"settings": 4}], ids=str)
-def test_a_damaged_config_is_told(changes: dict[str, Any]) -> None:
+def test_a_damaged_config_is_told(changes):
     with pytest.raises(SettingError, match="overwrite=True"):
         RunSpec.from_dict(SPEC.as_dict() | changes)
 
 
-def test_devices_are_resolved(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_devices_are_resolved(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert resolve_device("auto") == resolve_device("cpu") == "cpu"
     with pytest.raises(HPGMNError, match=r"No CUDA device is available"):
@@ -75,14 +75,12 @@ def test_devices_are_resolved(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
     ids=str,
 )
-def test_what_cannot_run_is_refused_first(
-    small_graph: Graph, changes: dict[str, Any], error: type[Exception], told: str
-) -> None:
+def test_what_cannot_run_is_refused_first(small_graph, changes, error, told):
     with pytest.raises(error, match=told):
         check_run(replace(SPEC, **changes), small_graph)
 
 
-def test_a_check_gives_splits_and_warnings(small_graph: Graph) -> None:
+def test_a_check_gives_splits_and_warnings(small_graph):
     chosen, warnings = check_run(replace(SPEC, splits=(1,)), small_graph)
     (split,) = chosen
     np.testing.assert_array_equal(split.train, small_graph.split(1).train)
@@ -99,7 +97,7 @@ def test_a_check_gives_splits_and_warnings(small_graph: Graph) -> None:
 # What a run was made with; tests/reliability/test_run_again.py trains again by it.
 
 
-def changed(graph: Graph, **changes: Any) -> Graph:
+def changed(graph, **changes):
     """The same graph but for what is named."""
     assert graph.splits is not None
     masks = {f"{part}_mask": getattr(graph.splits, part) for part in ("train", "val", "test")}
@@ -107,7 +105,7 @@ def changed(graph: Graph, **changes: Any) -> Graph:
     return Graph(**(given | changes))
 
 
-def test_what_bits_depend_on_is_told(small_graph: Graph) -> None:
+def test_what_bits_depend_on_is_told(small_graph):
     now = made_with(small_graph, [0], "cpu")
     before = now | {"torch": "1.0", "threads": 9}
     config = {"graph": "g.npz", "version": "0.0.1", "made_with": before}
@@ -119,19 +117,19 @@ def test_what_bits_depend_on_is_told(small_graph: Graph) -> None:
     assert changes({"graph": "g.npz"}, now) == []
 
 
-def test_another_graph_is_told(small_graph: Graph) -> None:
+def test_another_graph_is_told(small_graph):
     now = made_with(small_graph, [0], "cpu")
     config = {"graph": "g.npz", "made_with": now | {"graph_content": "other"}}
     (told,) = changes(config, now)
     assert told.startswith("The graph g.npz has changed since")
 
 
-def test_the_same_content_is_the_same(small_graph: Graph) -> None:
+def test_the_same_content_is_the_same(small_graph):
     assert graph_content(small_graph, [0]) == graph_content(changed(small_graph), [0])
 
 
 @pytest.mark.parametrize("part", ["x", "edge_index", "y", "test_mask"])
-def test_the_content_of_a_graph_is_all_that_a_run_reads(small_graph: Graph, part: str) -> None:
+def test_the_content_of_a_graph_is_all_that_a_run_reads(small_graph, part):
     whole = graph_content(small_graph, [0])
     assert small_graph.splits is not None
     if part == "test_mask":

@@ -47,7 +47,7 @@ IDENTITY: dict[str, Any] = {
 }
 
 
-def test_a_study_is_made_kept_and_known_again(tmp_path: Path) -> None:
+def test_a_study_is_made_kept_and_known_again(tmp_path):
     path = tmp_path / "odd name?%20#.db"
     assert not study_exists(path)
     with open_study(path) as study:
@@ -64,7 +64,7 @@ def test_a_study_is_made_kept_and_known_again(tmp_path: Path) -> None:
         claim(study, path, IDENTITY)
 
 
-def test_an_empty_file_and_an_empty_database_become_a_study(tmp_path: Path) -> None:
+def test_an_empty_file_and_an_empty_database_become_a_study(tmp_path):
     """What a search leaves that is killed before its first word."""
     path = tmp_path / "a.db"
     path.touch()
@@ -77,13 +77,13 @@ def test_an_empty_file_and_an_empty_database_become_a_study(tmp_path: Path) -> N
     assert not study_exists(path)
 
 
-def other_database(path: Path) -> None:
+def other_database(path):
     with closing(sqlite3.connect(path)) as database:
         database.execute("CREATE TABLE a (b)")
         database.commit()
 
 
-def other_study(path: Path) -> None:
+def other_study(path):
     import optuna
 
     optuna.logging.set_verbosity(optuna.logging.ERROR)
@@ -104,7 +104,7 @@ def other_study(path: Path) -> None:
     ],
     ids=["text", "damaged", "folder", "other database", "other study"],
 )
-def test_a_file_of_another_kind_is_refused_and_left_alone(tmp_path: Path, make: Any) -> None:
+def test_a_file_of_another_kind_is_refused_and_left_alone(tmp_path, make):
     path = tmp_path / "a.db"
     make(path)
     before = path.read_bytes() if path.is_file() else None
@@ -113,13 +113,11 @@ def test_a_file_of_another_kind_is_refused_and_left_alone(tmp_path: Path, make: 
     assert (path.read_bytes() if path.is_file() else None) == before
 
 
-def test_a_file_that_cannot_be_read_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_that_cannot_be_read_is_refused(tmp_path, monkeypatch):
     path = tmp_path / "a.db"
     path.touch()
 
-    def refuse(*_: Any) -> Any:
+    def refuse(*_):
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(Path, "open", refuse)
@@ -127,7 +125,7 @@ def test_a_file_that_cannot_be_read_is_refused(
         study_exists(path)
 
 
-def test_a_study_of_another_version_of_optuna_is_refused(tmp_path: Path) -> None:
+def test_a_study_of_another_version_of_optuna_is_refused(tmp_path):
     path = tmp_path / "a.db"
     with open_study(path):
         pass
@@ -144,22 +142,19 @@ def test_a_study_of_another_version_of_optuna_is_refused(tmp_path: Path) -> None
     [
         ({"graph": "cornell", "content": "x"}, "graph (texas, now cornell)."),
         ({"model": "gcn", "values": {}}, "model (mlp, now gcn)."),
-        (
-            {"splits": [0], "protocol": "p"},
-            "splits (0,1, now 0), protocol (none, now p).",
-        ),
+        ({"splits": [0], "protocol": "p"}, "splits (0,1, now 0), protocol (none, now p)."),
         ({"fixed": {"lr": 0.1, "a": ["b", "c"]}}, "fixed settings (none, now lr=0.1 a=b,c)."),
         ({"content": "x"}, "the graph itself (attributes, edges, labels or splits) changed."),
         ({"values": {}}, "the values to try changed."),
     ],
 )
-def test_another_search_is_refused_by_what_differs(changes: dict[str, Any], words: str) -> None:
+def test_another_search_is_refused_by_what_differs(changes, words):
     with pytest.raises(HPGMNError) as caught:
         refuse_other(Path("a.db"), IDENTITY, IDENTITY | changes)
     assert f"The study a.db is of another search: {words}" in str(caught.value)
 
 
-def test_a_study_is_claimed_once(tmp_path: Path) -> None:
+def test_a_study_is_claimed_once(tmp_path):
     path = tmp_path / "a.db"
     with open_study(path) as study:
         claim(study, path, IDENTITY)
@@ -171,7 +166,7 @@ def test_a_study_is_claimed_once(tmp_path: Path) -> None:
 # One at a time.
 
 
-def test_two_commands_cannot_write_a_study_at_the_same_time(tmp_path: Path) -> None:
+def test_two_commands_cannot_write_a_study_at_the_same_time(tmp_path):
     path = tmp_path / "new" / "a.db"
     with lock_study(path):
         with pytest.raises(HPGMNError, match="Another process is searching"), lock_study(path):
@@ -182,7 +177,7 @@ def test_two_commands_cannot_write_a_study_at_the_same_time(tmp_path: Path) -> N
         pass
 
 
-def test_a_killed_command_holds_no_study(tmp_path: Path) -> None:
+def test_a_killed_command_holds_no_study(tmp_path):
     path = tmp_path / "a.db"
     code = (
         "import os, pathlib, sys\n"
@@ -202,7 +197,7 @@ def test_a_killed_command_holds_no_study(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_folder_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_made_is_refused(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(HPGMNError) as caught, lock_study(tmp_path / "file" / "a.db"):
         pass
@@ -212,7 +207,7 @@ def test_a_folder_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("left", [12, 5, 1])
-def test_a_study_whose_making_was_killed_is_made_to_its_end(tmp_path: Path, left: int) -> None:
+def test_a_study_whose_making_was_killed_is_made_to_its_end(tmp_path, left):
     path = tmp_path / "a.db"
     with open_study(path):
         pass
@@ -232,7 +227,7 @@ def test_a_study_whose_making_was_killed_is_made_to_its_end(tmp_path: Path, left
     assert study_exists(path)
 
 
-def test_other_tables_are_no_study(tmp_path: Path) -> None:
+def test_other_tables_are_no_study(tmp_path):
     path = tmp_path / "a.db"
     with closing(sqlite3.connect(path)) as database:
         database.execute("CREATE TABLE people (name TEXT)")
@@ -241,13 +236,11 @@ def test_other_tables_are_no_study(tmp_path: Path) -> None:
         study_exists(path)
 
 
-def test_a_full_disk_is_told_while_a_study_is_made_and_used(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_disk_is_told_while_a_study_is_made_and_used(tmp_path, monkeypatch):
     import optuna
     from sqlalchemy.exc import OperationalError
 
-    def full(*_: object, **__: object) -> None:
+    def full(*_, **__):
         raise OperationalError("INSERT", {}, Exception("database or disk is full"))
 
     with (
@@ -285,7 +278,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
-def test_a_study_whose_writer_was_killed_in_the_middle_is_ours_still(tmp_path: Path) -> None:
+def test_a_study_whose_writer_was_killed_in_the_middle_is_ours_still(tmp_path):
     """The journal that it leaves is undone, which takes the right to write."""
     path = tmp_path / "study.db"
     with open_study(path) as study:
@@ -313,7 +306,7 @@ SEARCHED: dict[str, Any] = {
 
 
 @pytest.fixture
-def study() -> Any:
+def study():
     import optuna
 
     optuna.logging.set_verbosity(optuna.logging.ERROR)
@@ -322,19 +315,11 @@ def study() -> Any:
     return made
 
 
-def settings_of(**changes: Any) -> dict[str, Any]:
+def settings_of(**changes):
     return settings_dict(make_settings(find_model("mlp").settings, changes))
 
 
-def add(
-    study: Any,
-    score: float | None,
-    *,
-    state: str = "COMPLETE",
-    loss: float = 1.0,
-    scores: tuple[float, ...] | None = None,
-    **attributes: Any,
-) -> None:
+def add(study, score, *, state="COMPLETE", loss=1.0, scores=None, **attributes):
     from optuna.distributions import CategoricalDistribution
     from optuna.trial import TrialState, create_trial
 
@@ -354,7 +339,7 @@ def add(
     )
 
 
-def test_the_best_has_the_highest_score_then_the_lowest_loss(study: Any) -> None:
+def test_the_best_has_the_highest_score_then_the_lowest_loss(study):
     assert best_trial(study) is None
     for score, loss in ((0.7, 0.1), (0.8, 0.5), (0.8, 0.4), (0.6, 0.1)):
         add(study, score, loss=loss)
@@ -363,7 +348,7 @@ def test_the_best_has_the_highest_score_then_the_lowest_loss(study: Any) -> None
     assert best.number == 2
 
 
-def test_a_pruned_trial_is_never_the_best(study: Any) -> None:
+def test_a_pruned_trial_is_never_the_best(study):
     add(study, 0.99, state="PRUNED")
     assert best_trial(study) is None
     add(study, 0.3)
@@ -373,7 +358,7 @@ def test_a_pruned_trial_is_never_the_best(study: Any) -> None:
     assert [one.number for one in finished_trials(study)] == [1]
 
 
-def test_trials_are_counted_by_how_they_ended(study: Any) -> None:
+def test_trials_are_counted_by_how_they_ended(study):
     for score, state in ((0.5, "COMPLETE"), (0.5, "COMPLETE"), (0.1, "PRUNED"), (None, "FAIL")):
         add(study, score, state=state)
     assert first_error(study) is None
@@ -385,7 +370,7 @@ def test_trials_are_counted_by_how_they_ended(study: Any) -> None:
     assert first_error(study) == "Too large."
 
 
-def test_what_decides_the_score_is_important(study: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_decides_the_score_is_important(study, monkeypatch):
     """Also where scikit-learn, a tool of development, is not installed."""
     monkeypatch.setitem(sys.modules, "sklearn", None)
     for place in range(24):
@@ -396,7 +381,7 @@ def test_what_decides_the_score_is_important(study: Any, monkeypatch: pytest.Mon
     assert found["lr"] > 0.8
 
 
-def test_importance_is_silent_about_too_little(study: Any) -> None:
+def test_importance_is_silent_about_too_little(study):
     for place in range(9):
         add(study, place / 10)
     assert importance(finished_trials(study), ["lr", "dropout"]) == {}
@@ -405,7 +390,7 @@ def test_importance_is_silent_about_too_little(study: Any) -> None:
     assert importance(finished_trials(study), ["lr", "dropout", "other"]) == {}
 
 
-def test_equal_scores_say_nothing_about_importance(study: Any) -> None:
+def test_equal_scores_say_nothing_about_importance(study):
     for _ in range(12):
         add(study, 0.5)
     assert importance(finished_trials(study), ["lr", "dropout"]) == {}
@@ -414,7 +399,7 @@ def test_equal_scores_say_nothing_about_importance(study: Any) -> None:
 @pytest.mark.parametrize(
     ("model", "source"), [("hpgmn", "texas"), ("hpgmn", "my graph.npz"), ("mlp", "texas")]
 )
-def test_the_command_gives_back_the_settings(model: str, source: str) -> None:
+def test_the_command_gives_back_the_settings(model, source):
     cls = find_model(model).settings
     changes: dict[str, Any] = {"lr": 0.123, "epochs": 7}
     if model == "hpgmn":
@@ -432,13 +417,13 @@ def test_the_command_gives_back_the_settings(model: str, source: str) -> None:
     assert len(pairs) == sum(before[name] != settings[name] for name in settings)
 
 
-def test_the_command_names_metric_and_protocol_where_they_are_not_usual() -> None:
+def test_the_command_names_metric_and_protocol_where_they_are_not_usual():
     identity = {"model": "mlp", "metric": "roc_auc", "protocol": "dense"}
     words = train_command("mine.npz", identity, settings_of())
     assert words.startswith("hpgmn train mine.npz --model mlp --metric roc_auc --protocol dense")
 
 
-def test_the_command_and_the_config_name_the_class_looked_for(tmp_path: Path) -> None:
+def test_the_command_and_the_config_name_the_class_looked_for(tmp_path):
     identity = {"model": "mlp", "metric": "average_precision", "protocol": None, "positive": "bad"}
     words = train_command("mine.npz", identity, settings_of())
     assert "--metric average_precision --positive bad" in words
@@ -446,7 +431,7 @@ def test_the_command_and_the_config_name_the_class_looked_for(tmp_path: Path) ->
     assert read_config(str(tmp_path / "a.yaml"))["positive"] == "bad"
 
 
-def test_files_lie_beside_the_study() -> None:
+def test_files_lie_beside_the_study():
     names = {key: str(path) for key, path in files_of(Path("a/texas.v2.db")).items()}
     assert names == {
         "config": "a/texas.v2-best.yaml",
@@ -457,7 +442,7 @@ def test_files_lie_beside_the_study() -> None:
 
 
 @pytest.mark.parametrize("protocol", [None, "dense"])
-def test_the_best_settings_are_a_config(tmp_path: Path, protocol: str | None) -> None:
+def test_the_best_settings_are_a_config(tmp_path, protocol):
     identity = {"model": "mlp", "metric": "accuracy", "protocol": protocol}
     write_best(tmp_path / "a.yaml", identity, settings_of(lr=0.5))
     read = read_config(str(tmp_path / "a.yaml"))
@@ -466,7 +451,7 @@ def test_the_best_settings_are_a_config(tmp_path: Path, protocol: str | None) ->
     assert read == {name: value for name, value in identity.items() if value is not None}
 
 
-def test_the_summary_says_it_all(study: Any) -> None:
+def test_the_summary_says_it_all(study):
     found = summary(study, "mine.npz")
     assert found["best"] is None
     assert found["importance"] == {}

@@ -6,14 +6,10 @@ import dataclasses
 import json
 import logging
 import os
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import pytest
 
 from hpgmn.base.settings import make_settings, settings_dict
-from hpgmn.graph import Graph
 from hpgmn.models import find_model
 from hpgmn.runs import tasks as run_tasks
 from hpgmn.runs.fit import train_folder
@@ -22,23 +18,17 @@ from hpgmn.runs.spec import RunSpec
 from hpgmn.runs.tasks import run_on, write_files
 
 
-def specification(model: str, **settings: Any) -> RunSpec:
+def specification(model, **settings):
     chosen = make_settings(find_model(model).settings, {"epochs": 3, **settings})
     return RunSpec("small", model, settings_dict(chosen), (0, 1))
 
 
-def prepared(folder: Path, spec: RunSpec, **options: Any) -> Path:
+def prepared(folder, spec, **options):
     prepare_folder(folder, spec, resume=False, overwrite=False, **options)
     return folder
 
 
-def test_folders_hold_what_a_run_here_writes(
-    small_graph: Graph,
-    tmp_path: Path,
-    here_engine: Any,
-    lasting: Callable[[Any], Any],
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_folders_hold_what_a_run_here_writes(small_graph, tmp_path, here_engine, lasting, caplog):
     specs = [specification("mlp"), specification("gcn")]
     runs = {prepared(tmp_path / "there" / spec.model, spec): spec for spec in specs}
     told, progress = [], []
@@ -68,7 +58,7 @@ def test_folders_hold_what_a_run_here_writes(
     assert any("no edges" in record.message for record in caplog.records)
 
 
-def test_a_choice_goes_along(small_graph: Graph, tmp_path: Path, here_engine: Any) -> None:
+def test_a_choice_goes_along(small_graph, tmp_path, here_engine):
     spec = specification("mlp")
     folder = prepared(tmp_path / "run", spec, choice={"chosen": "best"})
     run_on(here_engine(), {folder: spec}, small_graph)
@@ -76,9 +66,7 @@ def test_a_choice_goes_along(small_graph: Graph, tmp_path: Path, here_engine: An
     assert json.loads((folder / PORTFOLIO_FILE).read_text()) == {"chosen": "best"}
 
 
-def test_failures_are_told_and_the_others_go_on(
-    small_graph: Graph, tmp_path: Path, here_engine: Any
-) -> None:
+def test_failures_are_told_and_the_others_go_on(small_graph, tmp_path, here_engine):
     wrong = dataclasses.replace(specification("gcn"), seeds=0)
     right = specification("mlp")
     runs = {prepared(tmp_path / "a", wrong): wrong, prepared(tmp_path / "b", right): right}
@@ -91,10 +79,8 @@ def test_failures_are_told_and_the_others_go_on(
     assert not (tmp_path / "a" / "metrics.json").exists()
 
 
-def test_a_bug_is_not_hidden(
-    small_graph: Graph, tmp_path: Path, here_engine: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def broken(*arguments: Any, **options: Any) -> None:
+def test_a_bug_is_not_hidden(small_graph, tmp_path, here_engine, monkeypatch):
+    def broken(*arguments, **options):
         raise ZeroDivisionError("bug")
 
     monkeypatch.setattr(run_tasks, "train_folder", broken)
@@ -103,11 +89,11 @@ def test_a_bug_is_not_hidden(
         run_on(here_engine(), {prepared(tmp_path / "a", spec): spec}, small_graph)
 
 
-def test_metrics_come_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_metrics_come_last(tmp_path, monkeypatch):
     written: list[str] = []
     genuine = os.replace
 
-    def replace(source: Path, target: Path) -> None:
+    def replace(source, target):
         written.append(target.name)
         genuine(source, target)
 

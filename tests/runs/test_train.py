@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from itertools import count
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,7 +11,6 @@ import pytest
 
 import hpgmn
 from hpgmn.base.errors import HPGMNError, SettingError
-from hpgmn.graph import Graph
 from hpgmn.graph.files import write_graph
 from hpgmn.runs.monitor import InterruptedRunError
 from hpgmn.runs.spec import check_run
@@ -22,24 +19,24 @@ from hpgmn.runs.train import default_folder, folder_name, read_options, uses_por
 SHORT = {"epochs": 3, "estimator_epochs": 3, "hidden_dim": 4, "num_patterns": 3}
 
 
-def train(graph: Any, out: Path, **options: Any) -> hpgmn.Run:
+def train(graph, out, **options):
     values: dict[str, Any] = {"splits": 0, "settings": SHORT, "device": "cpu", "report": False}
     return hpgmn.train(graph, out=out, **(values | options))
 
 
 @pytest.fixture
-def graph_file(small_graph: Graph, tmp_path: Path) -> Path:
+def graph_file(small_graph, tmp_path):
     path = tmp_path / "small.npz"
     write_graph(small_graph, path)
     return path
 
 
-def stop_at(epoch: int) -> Callable[[], bool]:
+def stop_at(epoch):
     polls = count(1)
     return lambda: next(polls) == epoch
 
 
-def test_a_graph_in_memory_is_stored_with_its_run(small_graph: Graph, tmp_path: Path) -> None:
+def test_a_graph_in_memory_is_stored_with_its_run(small_graph, tmp_path):
     run = train(small_graph, tmp_path / "run")
     assert run.metrics["val_score"]
     (tmp_path / "run").rename(tmp_path / "moved")
@@ -50,20 +47,18 @@ def test_a_graph_in_memory_is_stored_with_its_run(small_graph: Graph, tmp_path: 
 
 
 def test_a_graph_file_and_the_same_graph_in_memory_give_the_same_scores(
-    small_graph: Graph, graph_file: Path, tmp_path: Path
-) -> None:
+    small_graph, graph_file, tmp_path
+):
     by_name = train(str(graph_file), tmp_path / "file")
     in_memory = train(small_graph, tmp_path / "memory")
     assert by_name.metrics["test_score"] == in_memory.metrics["test_score"]
     assert by_name.metrics["config"]["graph"] == str(graph_file)
 
 
-def test_a_run_is_checked_once(
-    small_graph: Graph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_is_checked_once(small_graph, tmp_path, monkeypatch):
     checks: list[Any] = []
 
-    def counted(*arguments: Any) -> Any:
+    def counted(*arguments):
         checks.append(arguments)
         return check_run(*arguments)
 
@@ -74,7 +69,7 @@ def test_a_run_is_checked_once(
     assert run.metrics["warnings"] == list(dict.fromkeys(run.metrics["warnings"])) != []
 
 
-def test_an_interrupted_run_is_resumed(small_graph: Graph, tmp_path: Path) -> None:
+def test_an_interrupted_run_is_resumed(small_graph, tmp_path):
     whole = train(small_graph, tmp_path / "whole")
     with pytest.raises(InterruptedRunError) as stopped:
         train(small_graph, tmp_path / "run", should_stop=stop_at(2))
@@ -88,7 +83,7 @@ def test_an_interrupted_run_is_resumed(small_graph: Graph, tmp_path: Path) -> No
     np.testing.assert_array_equal(run.predict().probabilities, whole.predict().probabilities)
 
 
-def test_a_finished_run_is_replaced_on_request_only(small_graph: Graph, tmp_path: Path) -> None:
+def test_a_finished_run_is_replaced_on_request_only(small_graph, tmp_path):
     train(small_graph, tmp_path / "run")
     with pytest.raises(HPGMNError, match="exists"):
         train(small_graph, tmp_path / "run")
@@ -101,21 +96,19 @@ def test_a_finished_run_is_replaced_on_request_only(small_graph: Graph, tmp_path
     ("options", "option"),
     [({"resume": True, "out": None}, "out"), ({"resume": True, "overwrite": True}, "resume")],
 )
-def test_resume_needs_a_folder_and_nothing_to_replace(
-    small_graph: Graph, tmp_path: Path, options: dict[str, Any], option: str
-) -> None:
+def test_resume_needs_a_folder_and_nothing_to_replace(small_graph, tmp_path, options, option):
     with pytest.raises(SettingError) as refused:
         hpgmn.train(small_graph, **({"out": tmp_path / "run"} | options))
     assert refused.value.remedy is not None
     assert refused.value.remedy.option == option
 
 
-def test_without_a_graph_there_is_nothing_to_train() -> None:
+def test_without_a_graph_there_is_nothing_to_train():
     with pytest.raises(SettingError, match="No graph"):
         hpgmn.train()
 
 
-def test_a_run_is_trained_again_by_its_config(small_graph: Graph, tmp_path: Path) -> None:
+def test_a_run_is_trained_again_by_its_config(small_graph, tmp_path):
     first = train(small_graph, tmp_path / "run")
     again = hpgmn.train(
         config=tmp_path / "run" / "config.yaml", out=tmp_path / "again", report=False
@@ -123,19 +116,19 @@ def test_a_run_is_trained_again_by_its_config(small_graph: Graph, tmp_path: Path
     assert again.metrics["test_score"] == first.metrics["test_score"]
 
 
-def test_progress_and_remarks_reach_the_callbacks(graph_file: Path, tmp_path: Path) -> None:
+def test_progress_and_remarks_reach_the_callbacks(graph_file, tmp_path):
     epochs: list[tuple[str, str]] = []
     train(graph_file, tmp_path / "run", progress=lambda task, now: epochs.append((task, now.stage)))
     assert ("small hpgmn", "estimator") in epochs
     assert ("small hpgmn", "main") in epochs
 
 
-def test_a_config_of_another_model_is_refused() -> None:
+def test_a_config_of_another_model_is_refused():
     with pytest.raises(SettingError, match="The config is of hpgmn, not of gcn"):
         read_options("paper", model="gcn")
 
 
-def test_a_config_never_imports_code(graph_file: Path, tmp_path: Path) -> None:
+def test_a_config_never_imports_code(graph_file, tmp_path):
     (tmp_path / "config.yaml").write_text("model: trap:Net\nsettings: {}\n")
     with pytest.raises(SettingError) as refused:
         hpgmn.train(graph_file, config=tmp_path / "config.yaml")
@@ -143,7 +136,7 @@ def test_a_config_never_imports_code(graph_file: Path, tmp_path: Path) -> None:
     assert refused.value.remedy.value == "trap:Net"
 
 
-def test_default_folders_name_graph_and_model() -> None:
+def test_default_folders_name_graph_and_model():
     assert default_folder("texas", "own.module:Net").name.startswith("texas-own.module-Net-")
     assert folder_name("a.b:Net") == "a.b-Net"
 
@@ -163,23 +156,17 @@ def test_default_folders_name_graph_and_model() -> None:
     ],
 )
 def test_a_portfolio_is_tried_where_nothing_else_gives_settings(
-    source: str,
-    requested: bool | None,
-    named: dict[str, Any],
-    settings: dict[str, Any] | None,
-    expected: bool,
-) -> None:
+    source, requested, named, settings, expected
+):
     assert uses_portfolio(source, requested, named, settings) is expected
 
 
-def test_a_portfolio_and_a_named_model_exclude_each_other() -> None:
+def test_a_portfolio_and_a_named_model_exclude_each_other():
     with pytest.raises(SettingError, match="model and config"):
         uses_portfolio("x", True, {"model": "mlp", "config": "paper"}, None)
 
 
-def test_an_engine_needs_no_device(
-    small_graph: Graph, tmp_path: Path, here_engine: type[Any]
-) -> None:
+def test_an_engine_needs_no_device(small_graph, tmp_path, here_engine):
     run = train(
         small_graph,
         model="mlp",

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from hpgmn.base.errors import HPGMNError
-from hpgmn.graph import Graph
 from hpgmn.runs.train_shards import ShardTraining
 
 SETTINGS = {
@@ -22,17 +19,15 @@ SETTINGS = {
 }
 
 
-def test_a_training_runs_once_and_only_lacks_its_report(
-    tmp_path: Path, small_graph: Graph, shards_writer: Callable[..., Path]
-) -> None:
+def test_a_training_runs_once_and_only_lacks_its_report(tmp_path, small_graph, shards_writer):
     shards = shards_writer(tmp_path / "shards", small_graph, SETTINGS, ranges=2)
     reports: list[Any] = []
 
     @contextmanager
-    def watch(*_: Any) -> Iterator[Callable[[Any], None]]:
+    def watch(*_):
         yield reports.append
 
-    def requested(resume: bool = False) -> ShardTraining:
+    def requested(resume=False):
         options = {"settings": {"lr": 0.02}, "metric": "macro_f1"}
         return ShardTraining(
             shards, tmp_path / "run", options, {}, resume=resume, overwrite=False, watch=watch

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
 
 import pytest
 
 from hpgmn.base.errors import HPGMNError
 from hpgmn.engines.processes import LocalEngine
-from hpgmn.graph import Graph
 from hpgmn.runs import tune as tuning_tasks
 from hpgmn.runs.search import run_trials
 from hpgmn.runs.tune import trial_task, tune_on
@@ -18,18 +16,18 @@ from hpgmn.runs.tuning import HopelessTrialError, TuneSpec, Tuning
 SPEC = TuneSpec("small", "mlp", splits=(0, 1), fixed={"epochs": 25, "patience": 0, "hidden_dim": 4})
 
 
-def new_study() -> Any:
+def new_study():
     import optuna
 
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     return optuna.create_study(direction="maximize")
 
 
-def states(study: Any) -> list[str]:
+def states(study):
     return [one.state.name for one in study.get_trials()]
 
 
-def test_trials_are_those_of_this_process(small_graph: Graph, here_engine: Any) -> None:
+def test_trials_are_those_of_this_process(small_graph, here_engine):
     there, here, told = new_study(), new_study(), []
     engine = here_engine()
     tune_on(engine, Tuning(there, SPEC, small_graph), 4, on_trial=lambda: told.append(1))
@@ -47,7 +45,7 @@ def test_trials_are_those_of_this_process(small_graph: Graph, here_engine: Any) 
 
 
 @pytest.mark.slow
-def test_processes_find_what_one_process_finds(small_graph: Graph) -> None:
+def test_processes_find_what_one_process_finds(small_graph):
     spec = dataclasses.replace(SPEC, sampler="random")
     many, one, lost = new_study(), new_study(), []
     tune_on(LocalEngine(2), Tuning(many, spec, small_graph, workers=2), 4, on_lost=lost.append)
@@ -62,13 +60,11 @@ def test_processes_find_what_one_process_finds(small_graph: Graph) -> None:
     assert found[0] == found[1]
 
 
-def test_ends_become_states(
-    small_graph: Graph, here_engine: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ends_become_states(small_graph, here_engine, monkeypatch):
     ends = iter([HopelessTrialError(), HPGMNError("Too large."), None])
     genuine = tuning_tasks.train_trial
 
-    def train(*arguments: Any) -> Any:
+    def train(*arguments):
         end = next(ends)
         if end is not None:
             raise end
@@ -83,10 +79,10 @@ def test_ends_become_states(
     assert tuning.places(3) == []
 
 
-def test_a_task_asks_whether_to_go_on(small_graph: Graph, here_engine: Any) -> None:
+def test_a_task_asks_whether_to_go_on(small_graph, here_engine):
     asked = []
 
-    def answer(name: str, message: Any) -> bool:
+    def answer(name, message):
         asked.append(message[0])
         return len(asked) == 2
 
@@ -99,9 +95,7 @@ def test_a_task_asks_whether_to_go_on(small_graph: Graph, here_engine: Any) -> N
 
 
 @pytest.mark.parametrize("count", [1, 2])
-def test_a_lost_trial_is_run_again_but_not_for_ever(
-    small_graph: Graph, here_engine: Any, count: int
-) -> None:
+def test_a_lost_trial_is_run_again_but_not_for_ever(small_graph, here_engine, count):
     study, lost = new_study(), []
     tuning = Tuning(study, SPEC, small_graph)
     names = tuple(str(number) for number in range(count))
@@ -116,13 +110,9 @@ def test_a_lost_trial_is_run_again_but_not_for_ever(
     ("error", "raised"), [(ZeroDivisionError("bug"), RuntimeError), (HPGMNError("No."), HPGMNError)]
 )
 def test_what_fails_outside_of_a_trial_ends_the_search(
-    small_graph: Graph,
-    here_engine: Any,
-    monkeypatch: pytest.MonkeyPatch,
-    error: Exception,
-    raised: type[Exception],
-) -> None:
-    def task(*arguments: Any) -> Any:
+    small_graph, here_engine, monkeypatch, error, raised
+):
+    def task(*arguments):
         raise error
 
     monkeypatch.setattr(tuning_tasks, "trial_task", task)
@@ -132,7 +122,7 @@ def test_what_fails_outside_of_a_trial_ends_the_search(
     assert states(study) == ["FAIL"]
 
 
-def test_no_trial_begins_after_the_deadline(small_graph: Graph, here_engine: Any) -> None:
+def test_no_trial_begins_after_the_deadline(small_graph, here_engine):
     study = new_study()
     tune_on(here_engine(), Tuning(study, SPEC, small_graph), 2, deadline=0.0)
     assert states(study) == []

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import math
 import warnings
-from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -47,7 +46,7 @@ GRAPHS = ("texas", "squirrel", "crocodile", "cora", "mine")
 
 
 @pytest.fixture(autouse=True)
-def quiet() -> Iterator[None]:
+def quiet():
     import optuna
 
     before = optuna.logging.get_verbosity()
@@ -57,34 +56,34 @@ def quiet() -> Iterator[None]:
 
 
 @pytest.fixture
-def study() -> Any:
+def study():
     return new_study()
 
 
-def new_study() -> Any:
+def new_study():
     import optuna
 
     return optuna.create_study(direction="maximize")
 
 
-def with_labels(graph: Graph, y: Any, name: str | None = None) -> Graph:
+def with_labels(graph, y, name=None):
     splits = graph.splits
     assert splits is not None
     masks = {f"{part}_mask": getattr(splits, part) for part in ("train", "val", "test")}
     return Graph(graph.x, graph.edge_index, y, name=name or graph.name, **masks)
 
 
-def settings_by_place(study: Any) -> list[Any]:
+def settings_by_place(study):
     done = [one for one in study.get_trials() if is_done(one)]
     done.sort(key=lambda one: int(one.user_attrs["place"]))
     return [one.user_attrs["settings"] for one in done]
 
 
-def states(study: Any) -> list[str]:
+def states(study):
     return [one.state.name for one in study.get_trials()]
 
 
-def full(model: str, *parts: Any) -> dict[str, Any]:
+def full(model, *parts):
     values: dict[str, Any] = {}
     for part in parts:
         values |= part
@@ -96,9 +95,7 @@ def full(model: str, *parts: Any) -> dict[str, Any]:
 
 @pytest.mark.parametrize("model", MODELS)
 @pytest.mark.parametrize("name", GRAPHS)
-def test_every_value_of_every_space_is_known_again_by_its_word(
-    small_graph: Graph, model: str, name: str
-) -> None:
+def test_every_value_of_every_space_is_known_again_by_its_word(small_graph, model, name):
     graph = with_labels(small_graph, small_graph.y, name)
     choices = Choices.of(TuneSpec(name, model), graph)
     cls = find_model(model).settings
@@ -109,7 +106,7 @@ def test_every_value_of_every_space_is_known_again_by_its_word(
             assert study_value(settings_dict(make_settings(cls, {setting: value}))[setting]) == one
 
 
-def test_fixed_settings_and_single_values_are_not_searched(small_graph: Graph) -> None:
+def test_fixed_settings_and_single_values_are_not_searched(small_graph):
     choices = Choices.of(TuneSpec("small", "mlp", fixed={"lr": 0.5}), small_graph)
     space = space_for("mlp", "small")
     assert set(choices) == {n for n, values in space.items() if len(values) > 1} - {"lr"}
@@ -117,7 +114,7 @@ def test_fixed_settings_and_single_values_are_not_searched(small_graph: Graph) -
     assert "epochs" not in choices
 
 
-def test_a_space_of_which_nothing_is_left_is_refused(small_graph: Graph) -> None:
+def test_a_space_of_which_nothing_is_left_is_refused(small_graph):
     fixed = {name: values[0] for name, values in paper_space().items()}
     with pytest.raises(SettingError, match="Nothing is left to search"):
         Choices.of(TuneSpec("small", space="paper", fixed=fixed), small_graph)
@@ -132,12 +129,12 @@ def test_a_space_of_which_nothing_is_left_is_refused(small_graph: Graph) -> None
         (("paper", "tpe", "mlp"), "The space of the paper is for hpgmn only"),
     ],
 )
-def test_unknown_names_are_refused(names: tuple[str, str, str], message: str) -> None:
+def test_unknown_names_are_refused(names, message):
     with pytest.raises(HPGMNError, match=message):
         check_names(*names)
 
 
-def test_known_names_are_accepted() -> None:
+def test_known_names_are_accepted():
     check_names("paper", "random", "hpgmn")
     check_names("ours", "tpe", "mlp")
 
@@ -145,7 +142,7 @@ def test_known_names_are_accepted() -> None:
 # What is tried.
 
 
-def test_the_random_search_is_the_one_of_comparison_tables(study: Any, small_graph: Graph) -> None:
+def test_the_random_search_is_the_one_of_comparison_tables(study, small_graph):
     tune_here(Tuning(study, MLP, small_graph), 5)
     planned = planned_trials("mlp", "small", 5)
     fixed = dict(MLP.fixed)
@@ -160,9 +157,7 @@ def test_the_random_search_is_the_one_of_comparison_tables(study: Any, small_gra
 
 
 @pytest.mark.parametrize("sampler", ["tpe", "random"])
-def test_the_literature_comes_first_though_it_lies_outside_the_space(
-    study: Any, small_graph: Graph, sampler: str
-) -> None:
+def test_the_literature_comes_first_though_it_lies_outside_the_space(study, small_graph, sampler):
     graph = with_labels(small_graph, small_graph.y, "squirrel")
     known = literature("gcnii", "squirrel")
     space = space_for("gcnii", "squirrel")
@@ -176,7 +171,7 @@ def test_the_literature_comes_first_though_it_lies_outside_the_space(
     assert not set(outside) & set(trial.params)
 
 
-def test_the_paper_is_searched_on_top_of_its_settings(study: Any, small_graph: Graph) -> None:
+def test_the_paper_is_searched_on_top_of_its_settings(study, small_graph):
     paper = read_config("paper")["settings"]
     spec = TuneSpec("small", space="paper", fixed={"epochs": 7})
     search = Tuning(study, spec, small_graph)
@@ -192,7 +187,7 @@ def test_the_paper_is_searched_on_top_of_its_settings(study: Any, small_graph: G
         assert settings == full("hpgmn", paper, plan[place], {"epochs": 7})
 
 
-def test_drawn_settings_are_those_of_the_study(study: Any, small_graph: Graph) -> None:
+def test_drawn_settings_are_those_of_the_study(study, small_graph):
     """Tuples are words in the study and lists in the settings; single values are there, too."""
     search = Tuning(study, TuneSpec("small", "hpgmn", fixed={"lr": 0.02}), small_graph)
     search.begin(0)
@@ -207,7 +202,7 @@ def test_drawn_settings_are_those_of_the_study(study: Any, small_graph: Graph) -
     assert settings["num_patterns"] == 50 == space_for("hpgmn", "small")["num_patterns"][0]
 
 
-def test_a_cut_off_search_goes_on_as_if_it_had_not_been(small_graph: Graph) -> None:
+def test_a_cut_off_search_goes_on_as_if_it_had_not_been(small_graph):
     """Beyond the ten random trials that TPE starts with, and with trials that were cut off."""
     whole = new_study()
     tune_here(Tuning(whole, TPE, small_graph), 14)
@@ -226,9 +221,7 @@ def test_a_cut_off_search_goes_on_as_if_it_had_not_been(small_graph: Graph) -> N
     assert len(set(tried)) > 8
 
 
-def test_a_trial_that_was_cut_off_is_repeated_with_its_settings(
-    study: Any, small_graph: Graph
-) -> None:
+def test_a_trial_that_was_cut_off_is_repeated_with_its_settings(study, small_graph):
     """Also where others have finished meanwhile, so that the sampler would draw otherwise."""
     search = Tuning(study, TPE, small_graph, workers=2)
     first, second = search.begin(0), search.begin(1)
@@ -240,7 +233,7 @@ def test_a_trial_that_was_cut_off_is_repeated_with_its_settings(
     assert again.user_attrs["settings"] == second.user_attrs["settings"]
 
 
-def test_a_trial_that_waits_for_its_turn_is_not_left_over(study: Any, small_graph: Graph) -> None:
+def test_a_trial_that_waits_for_its_turn_is_not_left_over(study, small_graph):
     study.enqueue_trial({"lr": 0.01})
     search = Tuning(study, MLP, small_graph)
     assert states(study) == ["FAIL"]
@@ -249,13 +242,13 @@ def test_a_trial_that_waits_for_its_turn_is_not_left_over(study: Any, small_grap
 
 
 @pytest.fixture
-def _short_recall(monkeypatch: pytest.MonkeyPatch) -> None:
+def _short_recall(monkeypatch):
     monkeypatch.setattr(tuning, "RECALLED_BEST", 2)
     monkeypatch.setattr(tuning, "RECALLED_LATEST", 3)
 
 
 @pytest.mark.usefixtures("_short_recall")
-def test_the_best_and_the_latest_trials_are_recalled(study: Any) -> None:
+def test_the_best_and_the_latest_trials_are_recalled(study):
     import optuna
 
     scores = [0.9, 0.1, 0.8, None, 0.2, 0.3, 0.4, 0.85]
@@ -276,10 +269,8 @@ def test_the_best_and_the_latest_trials_are_recalled(study: Any) -> None:
 
 @pytest.mark.usefixtures("_short_recall")
 @pytest.mark.parametrize("workers", [1, 2])
-def test_a_long_search_goes_on_as_if_it_had_not_been_cut_off(
-    small_graph: Graph, workers: int
-) -> None:
-    def tried(*counts: int) -> list[Any]:
+def test_a_long_search_goes_on_as_if_it_had_not_been_cut_off(small_graph, workers):
+    def tried(*counts):
         study = new_study()
         for count in counts:
             tune_here(Tuning(study, TPE, small_graph, workers), count)
@@ -290,11 +281,11 @@ def test_a_long_search_goes_on_as_if_it_had_not_been_cut_off(
     assert len({str(one) for one in whole}) > 5
 
 
-def no(epoch: int, score: float) -> bool:
+def no(epoch, score):
     return False
 
 
-def never() -> bool:
+def never():
     return False
 
 
@@ -302,7 +293,7 @@ def never() -> bool:
 
 
 @pytest.mark.parametrize("spec", [MLP, TPE])
-def test_other_test_labels_change_nothing(small_graph: Graph, spec: TuneSpec) -> None:
+def test_other_test_labels_change_nothing(small_graph, spec):
     splits = small_graph.splits
     assert splits is not None
     y, hidden = small_graph.y.copy(), splits.test.all(axis=1)
@@ -322,7 +313,7 @@ def test_other_test_labels_change_nothing(small_graph: Graph, spec: TuneSpec) ->
     assert found[0] == found[1]
 
 
-def test_the_identity_names_all_that_a_search_depends_on(small_graph: Graph) -> None:
+def test_the_identity_names_all_that_a_search_depends_on(small_graph):
     splits = small_graph.splits
     assert splits is not None
     before = MLP.identity(small_graph)
@@ -349,11 +340,11 @@ def test_the_identity_names_all_that_a_search_depends_on(small_graph: Graph) -> 
 # Giving up.
 
 
-def progress(epoch: int, score: float = 0.5, stage: str = "main", batches: int = 1) -> Progress:
+def progress(epoch, score=0.5, stage="main", batches=1):
     return Progress(0, batches, stage, epoch, 300, 1.0, score)
 
 
-def test_a_trial_is_judged_every_so_many_epochs_of_its_last_stage() -> None:
+def test_a_trial_is_judged_every_so_many_epochs_of_its_last_stage():
     asked: list[tuple[int, float]] = []
     judged = Judged("main", lambda epoch, score: bool(asked.append((epoch, score))))
     judged(progress(200, stage="estimator"))
@@ -364,11 +355,11 @@ def test_a_trial_is_judged_every_so_many_epochs_of_its_last_stage() -> None:
     assert asked == [(20, 0.02), (40, 0.047), (120, 0.12)]
 
 
-def test_a_hopeless_trial_is_not_trained_on(small_graph: Graph) -> None:
+def test_a_hopeless_trial_is_not_trained_on(small_graph):
     spec = TuneSpec("small", "mlp", splits=(0, 1), fixed={})
     asked: list[int] = []
 
-    def judge(epoch: int, score: float) -> bool:
+    def judge(epoch, score):
         asked.append(epoch)
         return epoch >= 40
 
@@ -377,11 +368,11 @@ def test_a_hopeless_trial_is_not_trained_on(small_graph: Graph) -> None:
     assert asked == [20, 40]
 
 
-def curves(monkeypatch: pytest.MonkeyPatch, scores: list[float]) -> list[int]:
+def curves(monkeypatch, scores):
     """Trials with the given scores at every judged epoch; returns where trials ended."""
     ends: list[int] = []
 
-    def train(graph: Any, spec: Any, settings: Any, judge: Any, *_: Any) -> Any:
+    def train(graph, spec, settings, judge, *_):
         score = scores[len(ends)]
         for epoch in range(20, 101, 20):
             if judge(epoch, score):
@@ -395,18 +386,14 @@ def curves(monkeypatch: pytest.MonkeyPatch, scores: list[float]) -> list[int]:
     return ends
 
 
-def test_trials_below_the_median_are_given_up_after_a_while(
-    study: Any, small_graph: Graph, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_trials_below_the_median_are_given_up_after_a_while(study, small_graph, monkeypatch):
     ends = curves(monkeypatch, [0.1, 0.5, 0.6, 0.7, 0.8, 0.2, 0.9])
     tune_here(Tuning(study, TPE, small_graph), 7)
     assert ends == [300] * 5 + [60, 300]
     assert states(study) == ["COMPLETE"] * 5 + ["PRUNED", "COMPLETE"]
 
 
-def test_nothing_is_given_up_without_pruning(
-    study: Any, small_graph: Graph, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nothing_is_given_up_without_pruning(study, small_graph, monkeypatch):
     curves(monkeypatch, [0.5, 0.5, 0.6, 0.7, 0.8, 0.2])
     tune_here(Tuning(study, dataclasses.replace(TPE, pruning=False), small_graph), 6)
     assert states(study) == ["COMPLETE"] * 6
@@ -416,16 +403,14 @@ def test_nothing_is_given_up_without_pruning(
 # Trials that end otherwise.
 
 
-def failing(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
-    def train(*_: Any) -> Any:
+def failing(monkeypatch, error):
+    def train(*_):
         raise error
 
     monkeypatch.setattr(tuning_tasks, "train_trial", train)
 
 
-def test_a_trial_that_cannot_be_trained_is_not_run_again(
-    study: Any, small_graph: Graph, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_trial_that_cannot_be_trained_is_not_run_again(study, small_graph, monkeypatch):
     failing(monkeypatch, HPGMNError("Out of memory."))
     search = Tuning(study, TPE, small_graph)
     told: list[int] = []
@@ -435,7 +420,7 @@ def test_a_trial_that_cannot_be_trained_is_not_run_again(
     assert search.places(3) == [2]
 
 
-def test_settings_that_exclude_each_other_end_one_trial(study: Any, small_graph: Graph) -> None:
+def test_settings_that_exclude_each_other_end_one_trial(study, small_graph):
     """batch_size and consistency_weight are both allowed, but not together."""
     fixed = {"batch_size": 2, "consistency_weight": 1.0}
     tune_here(Tuning(study, TuneSpec("small", "hpgmn", fixed=fixed), small_graph), 2)
@@ -447,13 +432,7 @@ def test_settings_that_exclude_each_other_end_one_trial(study: Any, small_graph:
     ("error", "raised"),
     [(KeyboardInterrupt(), KeyboardInterrupt), (ZeroDivisionError(), RuntimeError)],
 )
-def test_an_interrupted_trial_is_to_be_run_again(
-    study: Any,
-    small_graph: Graph,
-    monkeypatch: pytest.MonkeyPatch,
-    error: BaseException,
-    raised: type[BaseException],
-) -> None:
+def test_an_interrupted_trial_is_to_be_run_again(study, small_graph, monkeypatch, error, raised):
     failing(monkeypatch, error)
     search = Tuning(study, TPE, small_graph)
     with pytest.raises(raised):
@@ -462,7 +441,7 @@ def test_an_interrupted_trial_is_to_be_run_again(
     assert search.places(2) == [0, 1]
 
 
-def test_ctrl_c_ends_the_training_of_a_trial(study: Any, small_graph: Graph) -> None:
+def test_ctrl_c_ends_the_training_of_a_trial(study, small_graph):
     search = Tuning(study, TPE, small_graph)
     asked = iter([False])
     with pytest.raises(KeyboardInterrupt):
@@ -470,13 +449,11 @@ def test_ctrl_c_ends_the_training_of_a_trial(study: Any, small_graph: Graph) -> 
     assert states(study) == ["FAIL"]
 
 
-def test_no_trial_begins_after_the_deadline(
-    study: Any, small_graph: Graph, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_trial_begins_after_the_deadline(study, small_graph, monkeypatch):
     now = 10.0
     monkeypatch.setattr("hpgmn.runs.tune.time.monotonic", lambda: now)
 
-    def told() -> None:
+    def told():
         nonlocal now
         now += 1
 
@@ -484,13 +461,13 @@ def test_no_trial_begins_after_the_deadline(
     assert len(study.trials) == 2
 
 
-def test_nothing_is_warned_of(study: Any, small_graph: Graph) -> None:
+def test_nothing_is_warned_of(study, small_graph):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         tune_here(Tuning(study, TPE, small_graph, workers=2), 12)
 
 
-def test_several_workers_draw_differently_from_the_first(small_graph: Graph) -> None:
+def test_several_workers_draw_differently_from_the_first(small_graph):
     """Trials that run at the same time do not repeat each other."""
     search = Tuning(new_study(), TPE, small_graph, workers=4)
     drawn = [str(search.begin(place).params) for place in range(5)]

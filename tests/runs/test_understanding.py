@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import logging
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -15,7 +13,6 @@ from hpgmn.auditing import audit
 from hpgmn.base.errors import HPGMNError
 from hpgmn.base.settings import settings_dict
 from hpgmn.explain import explain_model
-from hpgmn.graph import Graph
 from hpgmn.models import find_model
 from hpgmn.runs import understanding as module
 from hpgmn.runs.fit import train_folder
@@ -31,22 +28,22 @@ SPEC = RunSpec("small", "hpgmn", SETTINGS, splits=(1, 0), seeds=2)
 
 
 @pytest.fixture
-def model(small_graph: Graph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SavedModel:
+def model(small_graph, tmp_path, monkeypatch):
     monkeypatch.setattr("hpgmn.explain.explorer.SECONDS", 0.1)
     return trained(SPEC, small_graph, tmp_path)
 
 
-def trained(spec: RunSpec, graph: Graph, folder: Path) -> SavedModel:
+def trained(spec, graph, folder):
     prepare_folder(folder / "run", spec, resume=False, overwrite=False)
     train_folder(spec, graph, folder / "run")
     return SavedModel.read(folder / "run" / "model.safetensors")
 
 
-def plain(content: object) -> Any:
+def plain(content):
     return json.loads(json.dumps(content))
 
 
-def test_everything_is_about_the_first_split(small_graph: Graph, model: SavedModel) -> None:
+def test_everything_is_about_the_first_split(small_graph, model):
     steps: list[str] = []
     found = understand(SPEC, small_graph, model, steps.append)
     assert len(steps) == 3
@@ -66,7 +63,7 @@ def test_everything_is_about_the_first_split(small_graph: Graph, model: SavedMod
         assert row["label"] == small_graph.y[int(name)]
 
 
-def test_files_are_reproducible(small_graph: Graph, model: SavedModel, tmp_path: Path) -> None:
+def test_files_are_reproducible(small_graph, model, tmp_path):
     contents = []
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
@@ -76,13 +73,11 @@ def test_files_are_reproducible(small_graph: Graph, model: SavedModel, tmp_path:
     assert set(contents[0]) == {"audit.json", "understanding.json", "explorer.json"}
 
 
-def test_the_model_is_opened_once(
-    small_graph: Graph, model: SavedModel, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_model_is_opened_once(small_graph, model, monkeypatch):
     calls = []
     original = module.open_replicas
 
-    def count(*arguments: Any) -> Any:
+    def count(*arguments):
         calls.append(arguments)
         return original(*arguments)
 
@@ -91,9 +86,7 @@ def test_the_model_is_opened_once(
     assert len(calls) == 1
 
 
-def test_large_graphs_are_left_out(
-    small_graph: Graph, model: SavedModel, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_large_graphs_are_left_out(small_graph, model, monkeypatch):
     monkeypatch.setattr(module, "LARGEST_AUDIT", 18 + small_graph.num_listed_edges - 1)
     monkeypatch.setattr(module, "LARGEST_OVERVIEW", 17)
     found = understand(SPEC, small_graph, model)
@@ -105,14 +98,9 @@ def test_large_graphs_are_left_out(
 @pytest.mark.parametrize("name", ["audit", "model_overview", "explorer_data"])
 @pytest.mark.parametrize("error", [HPGMNError("No numbers."), MemoryError()])
 def test_what_cannot_be_computed_leaves_its_reason(
-    small_graph: Graph,
-    model: SavedModel,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-    name: str,
-    error: Exception,
-) -> None:
-    def fail(*_: object, **__: object) -> None:
+    small_graph, model, monkeypatch, caplog, name, error
+):
+    def fail(*_, **__):
         raise error
 
     monkeypatch.setattr(module, name, fail)
@@ -128,20 +116,20 @@ def test_what_cannot_be_computed_leaves_its_reason(
         assert (reason in text) == (part == name)
 
 
-def test_lack_of_memory_is_recognised_by_what_torch_raises() -> None:
-    def allocate() -> dict[str, Any]:
+def test_lack_of_memory_is_recognised_by_what_torch_raises():
+    def allocate():
         return {"size": torch.empty(2**60, dtype=torch.int8)}
 
     assert "memory" in computed(allocate, "count")["left_out"]
 
-    def fail() -> dict[str, Any]:
+    def fail():
         raise RuntimeError("mat1 and mat2 shapes cannot be multiplied")
 
     with pytest.raises(RuntimeError, match="shapes"):
         computed(fail, "count")
 
 
-def test_other_models_are_described_as_far_as_possible(small_graph: Graph, tmp_path: Path) -> None:
+def test_other_models_are_described_as_far_as_possible(small_graph, tmp_path):
     settings = settings_dict(find_model("mlp").settings(epochs=2))
     spec = replace(SPEC, model="mlp", settings=settings)
     found = understand(spec, small_graph, trained(spec, small_graph, tmp_path))

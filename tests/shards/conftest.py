@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -11,27 +11,25 @@ import scipy.sparse as sp
 
 if TYPE_CHECKING:
     from hpgmn.graph import Graph
-    from hpgmn.shards import Shards
-    from hpgmn.statistics import StatisticsSettings
 
 MakeGraph = Callable[..., "Graph"]
 
 
 @pytest.fixture(scope="session")
-def make_graph() -> MakeGraph:
+def make_graph():
     """A function that makes a random graph with self-loops, repeats, a hub and isolated nodes."""
     from hpgmn.graph import Graph
 
     def make(
-        num_nodes: int = 60,
-        num_edges: int = 300,
+        num_nodes=60,
+        num_edges=300,
         *,
-        width: int = 5,
-        directed: bool = True,
-        weighted: bool = False,
-        sparse: bool = False,
-        named: bool = False,
-    ) -> Graph:
+        width=5,
+        directed=True,
+        weighted=False,
+        sparse=False,
+        named=False,
+    ):
         random = np.random.default_rng(0)
         edges = random.integers(0, num_nodes - 5, (2, num_edges))  # the last five have no edge
         edges[0, :20] = 7
@@ -57,13 +55,13 @@ def make_graph() -> MakeGraph:
 
 
 @pytest.fixture(scope="session")
-def check_rows() -> Callable[..., None]:
+def check_rows():
     """A function that compares all rows of shards with those of one process."""
     import torch
 
     from hpgmn.statistics import LocalStatistics, statistic_names
 
-    def check(shards: Shards, graph: Graph, labels: Any, settings: StatisticsSettings) -> None:
+    def check(shards, graph, labels, settings):
         expected = LocalStatistics(graph).build(labels[None], graph.num_classes, [settings])
         assert list(shards.statistics) == statistic_names(settings)
         for name, about in shards.statistics.items():

@@ -5,16 +5,12 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
 from hpgmn.base.errors import HPGMNError, SettingError
 from hpgmn.base.locking import lock_folder
-from hpgmn.engines import Task
 from hpgmn.engines.processes import LocalEngine
 from hpgmn.graph import Graph
 from hpgmn.graph.files import write_graph
@@ -39,7 +35,7 @@ SMALL = dataclasses.replace(
 )
 
 
-def train_labels(graph: Graph) -> np.ndarray:
+def train_labels(graph):
     assert graph.splits is not None
     return np.where(graph.splits.train[:, 0], graph.y, -1)
 
@@ -62,13 +58,7 @@ def train_labels(graph: Graph) -> np.ndarray:
         ({"weighted": True}, {"normalization": "symmetric"}),
     ],
 )
-def test_eight_ranges_are_one_process(
-    tmp_path: Path,
-    make_graph: Callable[..., Graph],
-    check_rows: Callable[..., None],
-    kind: dict[str, Any],
-    changes: dict[str, Any],
-) -> None:
+def test_eight_ranges_are_one_process(tmp_path, make_graph, check_rows, kind, changes):
     graph = make_graph(**kind)
     settings = dataclasses.replace(EVERY, **changes)
     # Little memory: every range is several blocks.
@@ -88,25 +78,14 @@ def test_eight_ranges_are_one_process(
         ({}, {"teleport": 0.99, "diffusion_tolerance": 0.1}),  # one round
     ],
 )
-def test_rounds_are_the_sketch(
-    tmp_path: Path,
-    make_graph: Callable[..., Graph],
-    check_rows: Callable[..., None],
-    kind: dict[str, Any],
-    changes: dict[str, Any],
-) -> None:
+def test_rounds_are_the_sketch(tmp_path, make_graph, check_rows, kind, changes):
     graph = make_graph(**kind)
     settings = dataclasses.replace(SMALL, **changes)
     done = shard(graph, tmp_path, train_labels(graph), settings, ranges=8, memory=14_000)
     check_rows(done.shards, graph, train_labels(graph), settings)
 
 
-def test_compiled_means_are_compiled_in_ranges_too(
-    tmp_path: Path,
-    make_graph: Callable[..., Graph],
-    check_rows: Callable[..., None],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_compiled_means_are_compiled_in_ranges_too(tmp_path, make_graph, check_rows, monkeypatch):
     graph = make_graph(width=8)
     settings = dataclasses.replace(EVERY, statistics=("class_means",))
     monkeypatch.setattr("hpgmn.statistics.labelwise.COMPILED_FROM", graph.num_edges * 8 - 100)
@@ -114,16 +93,14 @@ def test_compiled_means_are_compiled_in_ranges_too(
     check_rows(done.shards, graph, train_labels(graph), settings)
 
 
-def test_labels_names_and_split_are_those_of_the_graph(
-    tmp_path: Path, make_graph: Callable[..., Graph]
-) -> None:
+def test_labels_names_and_split_are_those_of_the_graph(tmp_path, make_graph):
     graph = make_graph(named=True)
     shards = shard(graph, tmp_path, graph.y, SMALL, ranges=4, split=1).shards
     assert [first for first, _ in shards.ranges] == [0, *(last for _, last in shards.ranges[:-1])]
     assert shards.ranges[-1][1] == graph.num_nodes
     assert graph.splits is not None
 
-    def joined(read: Callable[[int], Any]) -> list[Any]:
+    def joined(read):
         return [value for part in range(4) for value in read(part).tolist()]
 
     assert joined(shards.y) == graph.y.tolist()
@@ -134,9 +111,7 @@ def test_labels_names_and_split_are_those_of_the_graph(
 
 
 @pytest.mark.slow
-def test_a_folder_gives_what_its_graph_gives(
-    tmp_path: Path, make_graph: Callable[..., Graph], check_rows: Callable[..., None]
-) -> None:
+def test_a_folder_gives_what_its_graph_gives(tmp_path, make_graph, check_rows):
     for kind in ({}, {"sparse": True, "weighted": True, "directed": False}):
         graph = make_graph(**kind)
         place = tmp_path / f"{len(kind)}.graph"
@@ -158,12 +133,12 @@ class Interrupted(Exception):
 class Stopping(LocalEngine):
     """Stops after so many units."""
 
-    def __init__(self, after: int) -> None:
+    def __init__(self, after):
         super().__init__()
         self.left = after
 
-    def run(self, next_task: Callable[[], Task | None], *arguments: Any, **options: Any) -> None:
-        def next_until() -> Task | None:
+    def run(self, next_task, *arguments, **options):
+        def next_until():
             if self.left == 0:
                 raise Interrupted
             self.left -= 1
@@ -173,12 +148,7 @@ class Stopping(LocalEngine):
 
 
 @pytest.mark.parametrize("after", [1, 5, 13, 22, 27, 35])
-def test_finished_units_are_not_done_again(
-    tmp_path: Path,
-    make_graph: Callable[..., Graph],
-    check_rows: Callable[..., None],
-    after: int,
-) -> None:
+def test_finished_units_are_not_done_again(tmp_path, make_graph, check_rows, after):
     graph = make_graph()
     labels = train_labels(graph)
     with pytest.raises(Interrupted):
@@ -195,18 +165,16 @@ def test_finished_units_are_not_done_again(
 class Elsewhere(LocalEngine):
     """Runs tasks in another working directory, as a cluster does."""
 
-    def __init__(self, place: Path) -> None:
+    def __init__(self, place):
         super().__init__()
         self.place = place
 
-    def run(self, *arguments: Any, **options: Any) -> None:
+    def run(self, *arguments, **options):
         with contextlib.chdir(self.place):
             super().run(*arguments, **options)
 
 
-def test_tasks_find_the_folder_from_anywhere(
-    tmp_path: Path, make_graph: Callable[..., Graph], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_tasks_find_the_folder_from_anywhere(tmp_path, make_graph, monkeypatch):
     (tmp_path / "other").mkdir()
     monkeypatch.chdir(tmp_path)
     graph = make_graph()
@@ -215,13 +183,10 @@ def test_tasks_find_the_folder_from_anywhere(
     assert done.shards.folder == tmp_path / "shards"
 
 
-def test_two_in_one_folder_are_refused(tmp_path: Path, make_graph: Callable[..., Graph]) -> None:
+def test_two_in_one_folder_are_refused(tmp_path, make_graph):
     """The first would remove the work of the second when it ends."""
     graph = make_graph()
-    with (
-        lock_folder(tmp_path),
-        pytest.raises(HPGMNError, match=r"Another process is using"),
-    ):
+    with lock_folder(tmp_path), pytest.raises(HPGMNError, match=r"Another process is using"):
         shard(graph, tmp_path, graph.y, SMALL, ranges=2)
     (tmp_path / "file").touch()
     with pytest.raises(HPGMNError) as caught:
@@ -236,9 +201,7 @@ def test_two_in_one_folder_are_refused(tmp_path: Path, make_graph: Callable[...,
     shard(graph, tmp_path, graph.y, SMALL, ranges=2)
 
 
-def test_a_damaged_round_is_made_anew(
-    tmp_path: Path, make_graph: Callable[..., Graph], check_rows: Callable[..., None]
-) -> None:
+def test_a_damaged_round_is_made_anew(tmp_path, make_graph, check_rows):
     """The round before it is gone, so the chain begins anew: the next would read nonsense."""
     graph = make_graph()
     labels = train_labels(graph)
@@ -252,7 +215,7 @@ def test_a_damaged_round_is_made_anew(
     check_rows(done.shards, graph, labels, SMALL)
 
 
-def test_a_graph_folder_may_be_renamed(tmp_path: Path, make_graph: Callable[..., Graph]) -> None:
+def test_a_graph_folder_may_be_renamed(tmp_path, make_graph):
     graph = make_graph()
     write_graph(graph, tmp_path / "one.graph")
     first = shard(tmp_path / "one.graph", tmp_path / "shards", graph.y, SMALL, ranges=2)
@@ -261,9 +224,7 @@ def test_a_graph_folder_may_be_renamed(tmp_path: Path, make_graph: Callable[...,
     assert (first.reused, again.reused) == (0, again.units)
 
 
-def test_a_graph_folder_that_was_changed_is_refused(
-    tmp_path: Path, make_graph: Callable[..., Graph]
-) -> None:
+def test_a_graph_folder_that_was_changed_is_refused(tmp_path, make_graph):
     graph = make_graph()
     write_graph(graph, tmp_path / "one.graph")
     victim = tmp_path / "one.graph" / "edges_indices.npy"
@@ -276,12 +237,7 @@ def test_a_graph_folder_that_was_changed_is_refused(
 
 
 @pytest.mark.parametrize("damage", ["cut", "changed", "gone", "unknown"])
-def test_damaged_files_are_made_anew(
-    tmp_path: Path,
-    make_graph: Callable[..., Graph],
-    check_rows: Callable[..., None],
-    damage: str,
-) -> None:
+def test_damaged_files_are_made_anew(tmp_path, make_graph, check_rows, damage):
     graph = make_graph()
     labels = train_labels(graph)
     settings = dataclasses.replace(SMALL, statistics=("class_counts", "adjacency"))
@@ -303,9 +259,7 @@ def test_damaged_files_are_made_anew(
     check_rows(done.shards, graph, labels, settings)
 
 
-def test_other_work_in_the_folder_is_refused(
-    tmp_path: Path, make_graph: Callable[..., Graph]
-) -> None:
+def test_other_work_in_the_folder_is_refused(tmp_path, make_graph):
     graph = make_graph()
     shard(graph, tmp_path, graph.y, SMALL, ranges=2)
     before = (tmp_path / "manifest.json").read_text()
@@ -340,16 +294,14 @@ def test_other_work_in_the_folder_is_refused(
         ({"memory": 3_000, "ranges": 60}, "node with most neighbours"),
     ],
 )
-def test_what_cannot_be_is_one_sentence(
-    tmp_path: Path, make_graph: Callable[..., Graph], changes: dict[str, Any], message: str
-) -> None:
+def test_what_cannot_be_is_one_sentence(tmp_path, make_graph, changes, message):
     graph = make_graph()
     given = {"graph": graph, "labels": graph.y, "settings": SMALL, "ranges": 2} | changes
     with pytest.raises((HPGMNError, SettingError), match=message):
         shard(folder=tmp_path, **given)
 
 
-def test_a_graph_without_splits_or_classes(tmp_path: Path) -> None:
+def test_a_graph_without_splits_or_classes(tmp_path):
     bare = Graph(np.eye(4), [[0, 1], [1, 2]], [0, 1, -1, -1])
     shards = shard(bare, tmp_path / "bare", bare.y, SMALL, ranges=2).shards
     with pytest.raises(HPGMNError, match="has no split"):
@@ -359,9 +311,7 @@ def test_a_graph_without_splits_or_classes(tmp_path: Path) -> None:
         shard(Graph(np.eye(4), [[0], [1]]), tmp_path / "none", np.full(4, -1), SMALL, ranges=2)
 
 
-def test_the_manifest_says_where_the_graph_is(
-    tmp_path: Path, make_graph: Callable[..., Graph], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_manifest_says_where_the_graph_is(tmp_path, make_graph, monkeypatch):
     graph = make_graph()
     unknown = {"fingerprint": "", "num_edges": None, "homophily": None, "preparation": None}
     known = unknown | {

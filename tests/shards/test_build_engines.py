@@ -6,19 +6,17 @@ import dataclasses
 import json
 import threading
 import time
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 from hpgmn.base.errors import HPGMNError
-from hpgmn.engines import Channel, Engine, Task, TaskResult
+from hpgmn.engines import TaskResult
 from hpgmn.engines.processes import LocalEngine
 from hpgmn.engines.ray import RayEngine
 from hpgmn.shards import shard
-from hpgmn.shards.plan import Plan, Unit
+from hpgmn.shards.plan import Plan
 from hpgmn.shards.units import PLAN, compute, run_unit, starts
 from hpgmn.statistics import StatisticsSettings
 
@@ -33,14 +31,12 @@ SETTINGS = StatisticsSettings(
 )
 
 
-def known_labels(graph: Any) -> np.ndarray:
+def known_labels(graph):
     return np.where(graph.splits.train[:, 0], graph.y, -1)
 
 
 @pytest.mark.slow
-def test_processes_give_the_rows_of_one(
-    tmp_path: Path, make_graph: Any, check_rows: Callable[..., None]
-) -> None:
+def test_processes_give_the_rows_of_one(tmp_path, make_graph, check_rows):
     graph = make_graph()
     told: list[tuple[str, int, int | None]] = []
     done = shard(
@@ -61,10 +57,10 @@ class Failing:
 
     workers, is_local = 1, True
 
-    def __init__(self, **end: Any) -> None:
+    def __init__(self, **end):
         self.end = end
 
-    def run(self, next_task: Callable[[], Task | None], told: Any, **options: Any) -> None:
+    def run(self, next_task, told, **options):
         task = next_task()
         assert task is not None
         told(TaskResult(task.name, **self.end))
@@ -73,17 +69,12 @@ class Failing:
 @pytest.mark.parametrize(
     ("end", "words"),
     [
-        (
-            {"reason": "Gone.", "is_lost": True},
-            "Gone. What is finished is kept.",
-        ),
+        ({"reason": "Gone.", "is_lost": True}, "Gone. What is finished is kept."),
         ({"reason": "Too large."}, "Too large."),
         ({"reason": "Bug.", "trace": "Traceback …"}, "A worker failed:\nTraceback …"),
     ],
 )
-def test_a_task_that_ends_badly_ends_the_work(
-    tmp_path: Path, make_graph: Any, end: dict[str, Any], words: str
-) -> None:
+def test_a_task_that_ends_badly_ends_the_work(tmp_path, make_graph, end, words):
     graph = make_graph()
     with pytest.raises((HPGMNError, RuntimeError)) as error:
         shard(graph, tmp_path, known_labels(graph), SETTINGS, engine=Failing(**end))
@@ -94,12 +85,12 @@ def test_a_task_that_ends_badly_ends_the_work(
 class Slowed:
     """An engine whose tasks run a function of their own."""
 
-    def __init__(self, engine: Engine, function: Callable[..., None]) -> None:
+    def __init__(self, engine, function):
         self.engine, self.function = engine, function
         self.workers, self.is_local = engine.workers, engine.is_local
 
-    def run(self, next_task: Callable[[], Task | None], told: Any, **options: Any) -> None:
-        def slowed() -> Task | None:
+    def run(self, next_task, told, **options):
+        def slowed():
             task = next_task()
             return task and dataclasses.replace(task, function=self.function)
 
@@ -107,7 +98,7 @@ class Slowed:
 
 
 @pytest.fixture(scope="module")
-def cluster(ray_cluster: Any) -> Any:
+def cluster(ray_cluster):
     """Three nodes, each with one place for a task; the first is that of this process."""
     for _ in range(2):
         ray_cluster.add_node(num_cpus=1, object_store_memory=80 * 2**20)
@@ -115,9 +106,7 @@ def cluster(ray_cluster: Any) -> Any:
 
 
 @pytest.mark.ray
-def test_a_lost_node_costs_what_ran_on_it(
-    tmp_path: Path, cluster: Any, make_graph: Any, check_rows: Callable[..., None]
-) -> None:
+def test_a_lost_node_costs_what_ran_on_it(tmp_path, cluster, make_graph, check_rows):
     import ray
 
     graph = make_graph()
@@ -125,13 +114,13 @@ def test_a_lost_node_costs_what_ran_on_it(
     lost = sorted(cluster.worker_nodes, key=lambda node: node.node_id)[0]
     doomed = lost.node_id
 
-    def has_begun(folder: Path) -> bool:
+    def has_begun(folder):
         return any(
             note["by"] == doomed and note["unit"].startswith("rows-class_means")
             for note in starts(folder)
         )
 
-    def slow(folder: Path, plan: Plan, unit: Unit) -> dict[str, Any]:
+    def slow(folder, plan, unit):
         """Class means wait until the node that will be lost has begun some; it ends none."""
         if unit.name == "class_means":
             if ray.get_runtime_context().get_node_id() == doomed:
@@ -141,10 +130,10 @@ def test_a_lost_node_costs_what_ran_on_it(
                 time.sleep(0.02)
         return compute(folder, plan, unit)
 
-    def slow_unit(argument: tuple[str, Unit], shared: None, line: Channel) -> None:
+    def slow_unit(argument, shared, line):
         run_unit(*argument, line.node, compute=slow)
 
-    def kill() -> None:
+    def kill():
         while not has_begun(tmp_path):
             time.sleep(0.02)
         cluster.remove_node(lost, allow_graceful=False)
@@ -167,31 +156,26 @@ def test_a_lost_node_costs_what_ran_on_it(
     assert len({note["by"] for note in notes}) == 3
 
 
-def _record_of(folder: Path, unit: Unit) -> dict[str, Any]:
+def _record_of(folder, unit):
     path = folder / "work" / "done" / f"{unit.key}.json"
     said: dict[str, Any] = json.loads(path.read_text())
     return said
 
 
 @pytest.mark.ray
-def test_a_refusal_of_a_task_is_the_refusal(tmp_path: Path, cluster: Any, make_graph: Any) -> None:
+def test_a_refusal_of_a_task_is_the_refusal(tmp_path, cluster, make_graph):
     graph = make_graph()
     import ray
 
     engine = RayEngine(ray)
     with pytest.raises(HPGMNError, match="Cut the graph into more ranges"):
         shard(
-            *(graph, tmp_path, known_labels(graph), SETTINGS),
-            ranges=2,
-            memory=1000,
-            engine=engine,
+            *(graph, tmp_path, known_labels(graph), SETTINGS), ranges=2, memory=1000, engine=engine
         )
 
 
 @pytest.mark.ray
-def test_a_task_that_no_machine_has_room_for_is_refused(
-    tmp_path: Path, cluster: Any, make_graph: Any
-) -> None:
+def test_a_task_that_no_machine_has_room_for_is_refused(tmp_path, cluster, make_graph):
     import ray
 
     graph = make_graph()

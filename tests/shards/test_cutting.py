@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -26,9 +24,7 @@ SETTINGS = StatisticsSettings(
 
 @pytest.mark.parametrize("directed", [True, False])
 @pytest.mark.parametrize("weighted", [True, False])
-def test_ranges_together_are_the_adjacency(
-    tmp_path: Path, make_graph: Any, directed: bool, weighted: bool
-) -> None:
+def test_ranges_together_are_the_adjacency(tmp_path, make_graph, directed, weighted):
     graph = make_graph(directed=directed, weighted=weighted)
     shard(graph, tmp_path, graph.y, SETTINGS, ranges=5, keep=True)
     plan = Plan.read(tmp_path / "plan.json")
@@ -43,9 +39,7 @@ def test_ranges_together_are_the_adjacency(
 
 @pytest.mark.parametrize("normalization", ["column", "row", "symmetric"])
 @pytest.mark.parametrize("loop", [0, 1])
-def test_the_joined_matrix_is_that_of_one_process(
-    tmp_path: Path, make_graph: Any, normalization: str, loop: int
-) -> None:
+def test_the_joined_matrix_is_that_of_one_process(tmp_path, make_graph, normalization, loop):
     graph = make_graph()
     settings = dataclasses.replace(
         SETTINGS, neighbors="in", normalization=normalization, diffusion_self_loop=loop

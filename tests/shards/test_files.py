@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 import scipy.sparse as sp
@@ -23,9 +21,7 @@ from hpgmn.shards.files import (
 
 @pytest.mark.parametrize("width", [(), (3,), (2, 2)])
 @pytest.mark.parametrize(("gap", "run"), [(1, 1), (64, 128), (1 << 20, 1 << 20)])
-def test_rows_are_those_of_the_array(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, width: tuple[int, ...], gap: int, run: int
-) -> None:
+def test_rows_are_those_of_the_array(tmp_path, monkeypatch, width, gap, run):
     monkeypatch.setattr(files, "GAP_BYTES", gap)
     monkeypatch.setattr(files, "RUN_BYTES", run)
     random = np.random.default_rng(0)
@@ -39,7 +35,7 @@ def test_rows_are_those_of_the_array(
             np.testing.assert_array_equal(file.take(places), array[places])
 
 
-def test_shards_are_one_array(tmp_path: Path) -> None:
+def test_shards_are_one_array(tmp_path):
     array = np.arange(20.0).reshape(10, 2)
     starts = (0, 4, 4, 10)
     paths = [tmp_path / f"{part}.npy" for part in range(3)]
@@ -50,7 +46,7 @@ def test_shards_are_one_array(tmp_path: Path) -> None:
         np.testing.assert_array_equal(rows.take(np.array(places, int)), array[places])
 
 
-def test_sparse_rows_come_and_go(tmp_path: Path) -> None:
+def test_sparse_rows_come_and_go(tmp_path):
     matrix = sp.random_array((30, 7), density=0.2, format="csr", dtype=np.float32, rng=0)
     for part in ("indptr", "indices", "data"):
         np.save(tmp_path / f"{part}.npy", getattr(matrix, part))
@@ -71,7 +67,7 @@ def test_sparse_rows_come_and_go(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("rows", [0, 3, 12_345])
-def test_blocks_make_one_file(tmp_path: Path, rows: int) -> None:
+def test_blocks_make_one_file(tmp_path, rows):
     array = np.arange(rows * 2, dtype=np.float32).reshape(rows, 2)
     with RowWriter(tmp_path / "new" / "array.npy", np.float16, (2,)) as writer:
         for first in range(0, rows, 5000):
@@ -83,7 +79,7 @@ def test_blocks_make_one_file(tmp_path: Path, rows: int) -> None:
     assert are_complete(tmp_path / "new", {"array.npy": said}, checked=True)
 
 
-def test_an_error_leaves_nothing(tmp_path: Path) -> None:
+def test_an_error_leaves_nothing(tmp_path):
     with (
         pytest.raises(ValueError, match="could not convert"),
         RowWriter(tmp_path / "a.npy", np.float32) as writer,
@@ -94,7 +90,7 @@ def test_an_error_leaves_nothing(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_full_disk_leaves_no_draft(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_leaves_no_draft(tmp_path, monkeypatch):
     """The buffer is flushed when the file is closed, so that closing it fails, too."""
     draft = tmp_path / "draft"
     draft.symlink_to("/dev/full")
@@ -104,7 +100,7 @@ def test_a_full_disk_leaves_no_draft(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert not list(tmp_path.iterdir())
 
 
-def test_damage_is_seen(tmp_path: Path) -> None:
+def test_damage_is_seen(tmp_path):
     said = {"a.npy": write_array(tmp_path / "a.npy", np.arange(100))}
     path = tmp_path / "a.npy"
     content = bytearray(path.read_bytes())
@@ -120,7 +116,7 @@ def test_damage_is_seen(tmp_path: Path) -> None:
     assert not are_complete(tmp_path, said)
 
 
-def test_what_is_no_array_of_plain_rows_is_refused(tmp_path: Path) -> None:
+def test_what_is_no_array_of_plain_rows_is_refused(tmp_path):
     path = tmp_path / "a.npy"
     with pytest.raises(HPGMNError, match="cannot be read"):
         RowFile(path)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from itertools import pairwise
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -32,12 +31,12 @@ PLAN = Plan(
 )
 
 
-def kinds(**settings: object) -> list[str]:
+def kinds(**settings):
     plan = dataclasses.replace(PLAN, settings=PLAN.settings | settings)
     return [stage.units[0].key.removesuffix("-00000") for stage in plan.stages()]
 
 
-def test_only_what_is_needed_is_made() -> None:
+def test_only_what_is_needed_is_made():
     assert kinds() == ["out", "nodes", "rows-class_counts"]
     assert kinds(neighbors="both") == [
         *("out", "in", "nodes", "rows-class_counts_out", "rows-class_counts_in")
@@ -50,20 +49,20 @@ def test_only_what_is_needed_is_made() -> None:
     assert kinds(**diffusion, normalization="row")[:2] == ["out", "nodes"]
 
 
-def test_there_is_a_round_for_each_coefficient() -> None:
+def test_there_is_a_round_for_each_coefficient():
     found = kinds(statistics=["diffusion"], diffusion_form="sketch", teleport=0.5)
     assert found[-20:] == [f"round-diffusion-{step:03d}" for step in range(20)]
     assert found[-21] == "transition-out"
 
 
-def test_undirected_graphs_have_one_set_of_edges() -> None:
+def test_undirected_graphs_have_one_set_of_edges():
     plan = dataclasses.replace(
         PLAN, is_directed=False, settings=PLAN.settings | {"neighbors": "both"}
     )
     assert plan.mode("class_counts_in") == plan.mode("class_counts_out") == "undirected"
 
 
-def test_a_plan_is_read_as_written_and_known_by_its_values(tmp_path: Path) -> None:
+def test_a_plan_is_read_as_written_and_known_by_its_values(tmp_path):
     (tmp_path / "plan.json").write_text(PLAN.text())
     assert Plan.read(tmp_path / "plan.json") == PLAN
     elsewhere = dataclasses.replace(PLAN, graph="elsewhere", memory=5)
@@ -72,7 +71,7 @@ def test_a_plan_is_read_as_written_and_known_by_its_values(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("count", [1, 2, 7, 50, 100])
-def test_ranges_share_nodes_and_edges(count: int) -> None:
+def test_ranges_share_nodes_and_edges(count):
     degrees = np.random.default_rng(0).integers(0, 20, 100)
     before = np.append(0, np.cumsum(degrees))
     starts = balanced_starts(lambda node: int(before[node]), 100, count)
@@ -83,17 +82,17 @@ def test_ranges_share_nodes_and_edges(count: int) -> None:
     assert share.max() <= 1 / count + 2 * most
 
 
-def test_a_graph_without_edges_is_cut_too() -> None:
+def test_a_graph_without_edges_is_cut_too():
     assert balanced_starts(lambda node: 0, 4, 2) == (0, 3, 4)
 
 
-def test_too_many_ranges_are_refused() -> None:
+def test_too_many_ranges_are_refused():
     for count in (0, 5):
         with pytest.raises(SettingError, match="one for each node, 4"):
             balanced_starts(lambda node: 0, 4, count)
 
 
-def test_long_class_means_are_sketched() -> None:
+def test_long_class_means_are_sketched():
     settings = StatisticsSettings(class_means_dim=64)
     chosen = resolve_forms(settings, (10**7, 128), 5, sparse=False)
     assert chosen.class_means_form == "sketch"

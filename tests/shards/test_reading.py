@@ -6,8 +6,6 @@ import json
 import os
 import subprocess
 import sys
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -21,7 +19,7 @@ from hpgmn.statistics import StatisticsSettings
 SETTINGS = StatisticsSettings(statistics=("attributes", "class_counts"), neighbors="out")
 
 
-def test_the_manifest_describes_the_files(tmp_path: Path, make_graph: Any) -> None:
+def test_the_manifest_describes_the_files(tmp_path, make_graph):
     graph = make_graph(sparse=True)
     shard(graph, tmp_path, graph.y, SETTINGS, ranges=3)
     shards = Shards(tmp_path)
@@ -42,9 +40,7 @@ def test_the_manifest_describes_the_files(tmp_path: Path, make_graph: Any) -> No
     np.testing.assert_array_equal(shards.node_ids(1), np.arange(*shards.ranges[1]))
 
 
-def test_what_is_not_finished_or_of_another_version_is_refused(
-    tmp_path: Path, make_graph: Any
-) -> None:
+def test_what_is_not_finished_or_of_another_version_is_refused(tmp_path, make_graph):
     with pytest.raises(HPGMNError, match="has no finished shards"):
         Shards(tmp_path)
     graph = make_graph()
@@ -56,34 +52,34 @@ def test_what_is_not_finished_or_of_another_version_is_refused(
 
 
 @pytest.fixture
-def folder(tmp_path: Path, make_graph: Any) -> Path:
+def folder(tmp_path, make_graph):
     """The 60 nodes of a graph in five ranges."""
     graph = make_graph(sparse=True)
     shard(graph, tmp_path, graph.y, SETTINGS, ranges=5)
     return tmp_path
 
 
-def change(folder: Path, **content: Any) -> Path:
+def change(folder, **content):
     path = folder / "manifest.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | content))
     return folder
 
 
-def test_other_manifests_have_other_identities(folder: Path) -> None:
+def test_other_manifests_have_other_identities(folder):
     before = Shards(folder).identity
     assert Shards(folder).identity == before
     assert Shards(change(folder, split=1)).identity != before
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 4, 5])
-def test_every_rank_has_ranges_and_every_range_one_rank(folder: Path, size: int) -> None:
+def test_every_rank_has_ranges_and_every_range_one_rank(folder, size):
     shares = Shards(folder).shares(size)
     assert len(shares) == size
     assert [number for share in shares for number in share] == [0, 1, 2, 3, 4]
     assert all(len(share) for share in shares)
 
 
-def test_ranks_have_about_as_many_nodes_each(folder: Path) -> None:
+def test_ranks_have_about_as_many_nodes_each(folder):
     shards = Shards(change(folder, ranges=[(0, 35), (35, 36), (36, 40), (40, 60)]))
     assert shards.shares(2) == [range(0, 1), range(1, 4)]
     late = Shards(change(folder, ranges=[(0, 1), (1, 2), (2, 3), (3, 60)]))
@@ -93,7 +89,7 @@ def test_ranks_have_about_as_many_nodes_each(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("named", [True, False])
-def test_nodes_have_names_or_positions(tmp_path: Path, make_graph: Any, named: bool) -> None:
+def test_nodes_have_names_or_positions(tmp_path, make_graph, named):
     graph = make_graph(named=named)
     shards = shard(graph, tmp_path, graph.y, SETTINGS, ranges=3).shards
     assert shards.has_names is named
@@ -113,12 +109,12 @@ def test_nodes_have_names_or_positions(tmp_path: Path, make_graph: Any, named: b
         ({"num_nodes": 61}, "its ranges are not all nodes in order"),
     ],
 )
-def test_a_wrong_manifest_is_refused(folder: Path, content: dict[str, Any], message: str) -> None:
+def test_a_wrong_manifest_is_refused(folder, content, message):
     with pytest.raises(HPGMNError, match=message):
         Shards(change(folder, **content))
 
 
-def test_a_manifest_that_is_no_json_is_refused(folder: Path) -> None:
+def test_a_manifest_that_is_no_json_is_refused(folder):
     (folder / "manifest.json").write_text("[]")
     with pytest.raises(HPGMNError, match=r"manifest\.json is missing, damaged"):
         Shards(folder)
@@ -127,16 +123,14 @@ def test_a_manifest_that_is_no_json_is_refused(folder: Path) -> None:
         Shards(folder)
 
 
-def test_a_manifest_beyond_all_measure_is_not_read(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_manifest_beyond_all_measure_is_not_read(folder, monkeypatch):
     monkeypatch.setattr(parsing, "LARGEST_JSON", 100)
     with pytest.raises(HPGMNError, match=r"manifest\.json is missing, damaged .*it is larger"):
         Shards(folder)
 
 
 @pytest.mark.slow
-def test_a_pipe_is_no_manifest(tmp_path: Path) -> None:
+def test_a_pipe_is_no_manifest(tmp_path):
     os.mkfifo(tmp_path / "manifest.json")
     script = "import sys; from hpgmn.shards import Shards; Shards(sys.argv[1])"
     words = [sys.executable, "-c", script, str(tmp_path)]
@@ -144,7 +138,7 @@ def test_a_pipe_is_no_manifest(tmp_path: Path) -> None:
     assert "has no finished shards" in done.stderr
 
 
-def test_wrong_rows_are_refused(folder: Path) -> None:
+def test_wrong_rows_are_refused(folder):
     shards = Shards(folder)
     np.save(folder / "rows-00000" / "y.npy", np.zeros(4))
     with pytest.raises(HPGMNError, match=rf"shape \(4,\) for {shards.ranges[0][1]} nodes"):
@@ -168,7 +162,7 @@ def test_wrong_rows_are_refused(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["class_counts.npy", "attributes.npz", "train.npy"])
-def test_spoiled_content_is_found_by_its_checksum(folder: Path, make_graph: Any, name: str) -> None:
+def test_spoiled_content_is_found_by_its_checksum(folder, make_graph, name):
     shards = Shards(folder)
     shards.check()
     path = folder / "rows-00003" / name

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -20,7 +17,7 @@ from hpgmn.statistics.labelwise import class_mean_rows
 
 
 @given(st.lists(st.integers(0, 6), min_size=1, max_size=30), st.integers(65, 400))
-def test_spans_cover_all_rows_and_keep_to_the_memory(lengths: list[int], memory: int) -> None:
+def test_spans_cover_all_rows_and_keep_to_the_memory(lengths, memory):
     indptr = np.append(0, np.cumsum(lengths))
     found = list(spans(indptr, memory, 10, 5, "Rows"))
     assert [row for first, last in found for row in range(first, last)] == list(range(len(lengths)))
@@ -30,12 +27,12 @@ def test_spans_cover_all_rows_and_keep_to_the_memory(lengths: list[int], memory:
         assert cost + 10 * lengths[last] + 5 > memory  # no row more would fit
 
 
-def test_a_row_beyond_the_memory_is_refused() -> None:
+def test_a_row_beyond_the_memory_is_refused():
     with pytest.raises(HPGMNError, match="Rows of the node with most neighbours take"):
         list(spans(np.array([0, 1, 9]), 84, 10, 5, "Rows"))
 
 
-def test_blocks_are_the_range(tmp_path: Path, make_graph: Any) -> None:
+def test_blocks_are_the_range(tmp_path, make_graph):
     graph = make_graph()
     settings = StatisticsSettings(statistics=("class_counts",), neighbors="out")
     shard(graph, tmp_path, graph.y, settings, ranges=2, keep=True)
@@ -56,12 +53,8 @@ def test_blocks_are_the_range(tmp_path: Path, make_graph: Any) -> None:
 @pytest.mark.parametrize("neighbors", ["out", "in", "undirected", "both"])
 @pytest.mark.parametrize("distance", [0, 1])
 def test_means_are_compiled_where_those_of_one_process_are(
-    tmp_path: Path,
-    make_graph: Any,
-    monkeypatch: pytest.MonkeyPatch,
-    neighbors: str,
-    distance: int,
-) -> None:
+    tmp_path, make_graph, monkeypatch, neighbors, distance
+):
     """By the merged edges of the mode: repeats count once, undirected edges twice."""
     graph = make_graph(width=8)
     mode = "out" if neighbors == "both" else neighbors
@@ -70,7 +63,7 @@ def test_means_are_compiled_where_those_of_one_process_are(
     monkeypatch.setattr("hpgmn.statistics.labelwise.COMPILED_FROM", 8 * (merged + distance))
     asked: list[bool] = []
 
-    def spied(*arguments: Any, compiled: bool, **options: Any) -> Any:
+    def spied(*arguments, compiled, **options):
         asked.append(compiled)
         return class_mean_rows(*arguments, compiled=compiled, **options)
 
@@ -82,7 +75,7 @@ def test_means_are_compiled_where_those_of_one_process_are(
     assert set(asked) == {distance == 0}
 
 
-def test_attributes_beyond_half_precision_are_refused(tmp_path: Path, make_graph: Any) -> None:
+def test_attributes_beyond_half_precision_are_refused(tmp_path, make_graph):
     graph = make_graph()
     graph.x[:] = 1e6
     settings = StatisticsSettings(
@@ -92,7 +85,7 @@ def test_attributes_beyond_half_precision_are_refused(tmp_path: Path, make_graph
         shard(graph, tmp_path, graph.y, settings, ranges=2)
 
 
-def test_a_push_beyond_the_memory_is_refused(tmp_path: Path, make_graph: Any) -> None:
+def test_a_push_beyond_the_memory_is_refused(tmp_path, make_graph):
     graph = make_graph()
     settings = StatisticsSettings(statistics=("diffusion",), neighbors="out", diffusion_form="topk")
     with pytest.raises(HPGMNError, match='diffusion_form="sketch"'):

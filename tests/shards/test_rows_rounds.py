@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any
-
 import numpy as np
 
 from hpgmn.base.randomness import signs, text_keys
@@ -13,7 +10,7 @@ from hpgmn.statistics import StatisticsSettings
 from hpgmn.statistics.diffusion import transition
 
 
-def test_rows_are_the_exact_diffusion_times_signs(tmp_path: Path, make_graph: Any) -> None:
+def test_rows_are_the_exact_diffusion_times_signs(tmp_path, make_graph):
     graph = make_graph()
     settings = StatisticsSettings(
         statistics=("diffusion",),

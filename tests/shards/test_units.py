@@ -9,7 +9,6 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -61,11 +60,11 @@ print("done")
 
 
 @pytest.mark.slow
-def test_a_task_holds_less_than_the_attributes(tmp_path: Path, check_rows: Any) -> None:
+def test_a_task_holds_less_than_the_attributes(tmp_path, check_rows):
     random = np.random.default_rng(0)
     nodes, width = 120_000, 128  # 61 MB of attributes
 
-    def write(count: int, name: str) -> Graph:
+    def write(count, name):
         graph = Graph(
             random.normal(size=(count, width)).astype(np.float32),
             random.integers(0, count, (2, 4 * count)),
@@ -95,9 +94,7 @@ def test_a_task_holds_less_than_the_attributes(tmp_path: Path, check_rows: Any) 
 
 
 @pytest.mark.slow
-def test_a_killed_process_leaves_what_it_has_finished(
-    tmp_path: Path, make_graph: Any, check_rows: Any
-) -> None:
+def test_a_killed_process_leaves_what_it_has_finished(tmp_path, make_graph, check_rows):
     graph = make_graph(4000, 40_000, width=16)
     write_graph(graph, tmp_path / "made.graph")
     np.save(tmp_path / "labels.npy", graph.y)
@@ -140,7 +137,7 @@ def test_a_killed_process_leaves_what_it_has_finished(
     check_rows(done.shards, graph, graph.y, SETTINGS)
 
 
-def test_a_record_tells_of_time_memory_and_files(tmp_path: Path, make_graph: Any) -> None:
+def test_a_record_tells_of_time_memory_and_files(tmp_path, make_graph):
     graph = make_graph()
     shard(graph, tmp_path, graph.y, SETTINGS, ranges=2, keep=True)
     plan = Plan.read(tmp_path / "plan.json")
@@ -159,10 +156,10 @@ def test_a_record_tells_of_time_memory_and_files(tmp_path: Path, make_graph: Any
     assert note["process"] == os.getpid()
 
 
-def test_a_full_disk_is_told(tmp_path: Path, make_graph: Any) -> None:
+def test_a_full_disk_is_told(tmp_path, make_graph):
     graph = make_graph()
 
-    def full(folder: Path, plan: Plan, unit: Unit) -> dict[str, Any]:
+    def full(folder, plan, unit):
         raise OSError(28, "No space left on device")
 
     shard(graph, tmp_path, graph.y, SETTINGS, ranges=2, keep=True)
@@ -172,6 +169,6 @@ def test_a_full_disk_is_told(tmp_path: Path, make_graph: Any) -> None:
     assert record(tmp_path, Plan.read(tmp_path / "plan.json"), Unit("nodes", 1)) is None
 
 
-def test_a_plan_that_cannot_be_read_is_told(tmp_path: Path) -> None:
+def test_a_plan_that_cannot_be_read_is_told(tmp_path):
     with pytest.raises(HPGMNError, match=r"No such file.*run the command again"):
         run_unit(tmp_path, Unit("nodes", 0))

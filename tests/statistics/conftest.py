@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -10,12 +9,10 @@ import pytest
 import torch
 
 if TYPE_CHECKING:  # imported late, as in the conftest above
-    from hpgmn.statistics import Statistic
+    pass
 
 
-def compare(
-    statistic: Statistic, matrices: np.ndarray, *, rtol: float = 1e-5, atol: float = 1e-5
-) -> None:
+def compare(statistic, matrices, *, rtol=1e-5, atol=1e-5):
     """Check products, their gradients and rows of a statistic against dense float64 algebra.
 
     Products are taken with and without ``nodes`` (some of them twice) and with and without
@@ -44,12 +41,7 @@ def compare(
         _compare_products(chosen.some(fewer), expected, (rtol, atol), ("",))
 
 
-def _compare_products(
-    statistic: Statistic,
-    matrices: np.ndarray,
-    tolerance: tuple[float, float],
-    cases: tuple[str, ...],
-) -> None:
+def _compare_products(statistic, matrices, tolerance, cases):
     replicas, num_nodes, width = matrices.shape
     rtol, atol = tolerance
     assert statistic.width == width
@@ -81,6 +73,6 @@ def _compare_products(
 
 
 @pytest.fixture(scope="session")
-def assert_acts_like() -> Callable[..., None]:
+def assert_acts_like():
     """The comparison as a fixture, so that hypothesis may use it in every example."""
     return compare

@@ -10,7 +10,7 @@ import resource
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -30,7 +30,6 @@ from hpgmn.models.hpgmn import HPGMNSettings
 from hpgmn.models.stage import Replica
 from hpgmn.statistics import (
     LocalStatistics,
-    Statistic,
     StatisticsSettings,
     cache,
     definitions,
@@ -39,7 +38,7 @@ from hpgmn.statistics import (
     sketch,
 )
 from hpgmn.statistics.cache import ENTRY_FILE, Recipe, StatisticsCache, rounding_environment
-from hpgmn.training.replicas import Fitted, fit_replicas
+from hpgmn.training.replicas import fit_replicas
 from hpgmn.training.trainer import run_training_thread
 
 SOURCE = Path(hpgmn.__file__).parents[1]
@@ -49,35 +48,35 @@ WORK: dict[str, np.ndarray] = {"rows": np.arange(12, dtype=np.float32).reshape(3
 
 
 @pytest.fixture
-def keep_all(monkeypatch: pytest.MonkeyPatch) -> None:
+def keep_all(monkeypatch):
     """Keep what takes no time, too."""
     monkeypatch.setattr(cache, "MIN_SECONDS", -1.0)
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keep_all: None) -> Path:
+def folder(tmp_path, monkeypatch, keep_all):
     """The folder of the user's cache, where everything is kept."""
     monkeypatch.setenv("HPGMN_CACHE", str(tmp_path / "cache"))
     return tmp_path / "cache"
 
 
 @pytest.fixture
-def little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+def little_memory(monkeypatch):
     monkeypatch.setattr(cache, "free_bytes", lambda device: 100.0)
 
 
-def keys(folder: Path) -> set[str]:
+def keys(folder):
     return {path.name for path in folder.iterdir()} if folder.exists() else set()
 
 
-def never() -> Any:
+def never():
     raise AssertionError("recomputed")
 
 
 # Where.
 
 
-def test_the_user_chooses_the_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_user_chooses_the_folder(monkeypatch, tmp_path):
     monkeypatch.setenv("HPGMN_CACHE", "~/kept")
     assert StatisticsCache.of_user().folder == Path.home() / "kept"
     for word in ("off", "OFF"):
@@ -89,11 +88,11 @@ def test_the_user_chooses_the_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: 
         assert StatisticsCache.of_user().folder == tmp_path / "hpgmn" / "statistics"
 
 
-def delete(monkeypatch: pytest.MonkeyPatch) -> None:
+def delete(monkeypatch):
     monkeypatch.delenv("HPGMN_CACHE")
 
 
-def test_tests_never_write_into_the_users_own_cache() -> None:
+def test_tests_never_write_into_the_users_own_cache():
     named = os.environ["HPGMN_CACHE"]
     assert Path(named).is_relative_to(tempfile.gettempdir())
 
@@ -101,7 +100,7 @@ def test_tests_never_write_into_the_users_own_cache() -> None:
 # Keys.
 
 
-def test_digests_tell_values_shapes_and_types_apart() -> None:
+def test_digests_tell_values_shapes_and_types_apart():
     matrix = sp.csr_array(np.array([[0, 1, 2], [3, 0, 0]], np.float32))
     other = matrix.copy()
     other.data[1] = np.nextafter(np.float32(2), np.float32(3))
@@ -122,7 +121,7 @@ def test_digests_tell_values_shapes_and_types_apart() -> None:
     assert array_digest(every_second) == array_digest(every_second.copy())
 
 
-def test_a_key_changes_with_everything_it_is_made_of(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_key_changes_with_everything_it_is_made_of(monkeypatch):
     recipes = [
         RECIPE,
         replace(RECIPE, kind="Other"),
@@ -147,7 +146,7 @@ def test_a_key_changes_with_everything_it_is_made_of(monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.slow
-def test_a_key_is_the_same_in_another_process() -> None:
+def test_a_key_is_the_same_in_another_process():
     program = (
         "from hpgmn.statistics.cache import Recipe;"
         "print(Recipe('Test', {'teleport': 0.15}, {'adjacency': 'abc'}).key())"
@@ -162,7 +161,7 @@ def test_a_key_is_the_same_in_another_process() -> None:
     assert done.stdout.strip() == RECIPE.key()
 
 
-def test_changed_code_is_noticed(tmp_path: Path) -> None:
+def test_changed_code_is_noticed(tmp_path):
     inner = tmp_path / "statistics"
     inner.mkdir()
     (tmp_path / "base").mkdir()
@@ -179,10 +178,10 @@ def test_changed_code_is_noticed(tmp_path: Path) -> None:
     assert cache._code_digest(inner) in found
 
 
-def test_kinds_of_processors_are_told_apart_and_their_clocks_are_not(tmp_path: Path) -> None:
+def test_kinds_of_processors_are_told_apart_and_their_clocks_are_not(tmp_path):
     cpuinfo = tmp_path / "cpuinfo"
 
-    def processor(model: str, flags: str, clock: str) -> str:
+    def processor(model, flags, clock):
         core = f"vendor_id : x\nmodel name : {model}\nflags : {flags}\ncpu MHz : {clock}\n"
         cpuinfo.write_text(f"processor : 0\n{core}\nprocessor : 1\n{core}")
         return cache._processor(cpuinfo)
@@ -193,9 +192,7 @@ def test_kinds_of_processors_are_told_apart_and_their_clocks_are_not(tmp_path: P
     assert cache._processor(tmp_path / "none") != first
 
 
-def test_threads_and_devices_count_where_rounding_depends_on_them(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_threads_and_devices_count_where_rounding_depends_on_them(monkeypatch):
     names = ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS")
     for name in names:
         monkeypatch.delenv(name, raising=False)
@@ -219,9 +216,7 @@ def test_threads_and_devices_count_where_rounding_depends_on_them(
 # Kept, read, and when not.
 
 
-def test_what_took_long_is_read_the_next_time(
-    folder: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_what_took_long_is_read_the_next_time(folder, caplog):
     caplog.set_level(logging.INFO, "hpgmn")
     first = StatisticsCache.of_user().arrays(RECIPE, lambda: WORK)
     assert keys(folder) == {RECIPE.key()}
@@ -241,7 +236,7 @@ def test_what_took_long_is_read_the_next_time(
     assert about["arrays"]["rows"]["dtype"] == "<f4"
 
 
-def test_computed_arrays_begin_where_mapped_ones_do() -> None:
+def test_computed_arrays_begin_where_mapped_ones_do():
     room = np.zeros(1_000, np.uint8)
     start = -room.ctypes.data % 64 + 16
     askew = room[start : start + 48].view(np.float32)
@@ -251,20 +246,18 @@ def test_computed_arrays_begin_where_mapped_ones_do() -> None:
     np.testing.assert_array_equal(found, np.arange(12))
 
 
-def test_what_took_a_blink_never_touches_the_disk(tmp_path: Path) -> None:
+def test_what_took_a_blink_never_touches_the_disk(tmp_path):
     kept = StatisticsCache(tmp_path / "cache")
     kept.arrays(RECIPE, lambda: WORK)
     kept.rows(RECIPE, (2, 3), lambda rows: rows.fill(1))
     assert list(tmp_path.iterdir()) == []
 
 
-def test_time_of_preparation_does_not_count(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_time_of_preparation_does_not_count(tmp_path, monkeypatch):
     now = [0.0]
 
-    def takes(seconds: float) -> Callable[[], Any]:
-        def work() -> Any:
+    def takes(seconds):
+        def work():
             now[0] += seconds
             return WORK
 
@@ -278,9 +271,7 @@ def test_time_of_preparation_does_not_count(
     assert keys(tmp_path) == {RECIPE.key()}
 
 
-def test_off_keeps_and_reads_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: Path
-) -> None:
+def test_off_keeps_and_reads_nothing(tmp_path, monkeypatch, folder):
     StatisticsCache.of_user().arrays(RECIPE, lambda: WORK)
     monkeypatch.setenv("HPGMN_CACHE", "off")
     kept = StatisticsCache.of_user()
@@ -292,9 +283,7 @@ def test_off_keeps_and_reads_nothing(
 
 
 @pytest.mark.parametrize("name", [ENTRY_FILE, "rows.npy"])
-def test_a_damaged_entry_is_dropped_and_computed_again(
-    folder: Path, caplog: pytest.LogCaptureFixture, name: str
-) -> None:
+def test_a_damaged_entry_is_dropped_and_computed_again(folder, caplog, name):
     kept = StatisticsCache.of_user()
     kept.arrays(RECIPE, lambda: WORK)
     path = folder / RECIPE.key() / name
@@ -310,7 +299,7 @@ def test_a_damaged_entry_is_dropped_and_computed_again(
     assert keys(folder) == {RECIPE.key()}
 
 
-def test_an_entry_of_strange_content_is_dropped(folder: Path) -> None:
+def test_an_entry_of_strange_content_is_dropped(folder):
     kept = StatisticsCache.of_user()
     for arrays in ([], {"rows": {}}, {"rows": 3}, {"rows": {"bytes": "x", "crc32": 0}}):
         place = folder / RECIPE.key()
@@ -323,9 +312,7 @@ def test_an_entry_of_strange_content_is_dropped(folder: Path) -> None:
         cache.drop(place)
 
 
-def test_eviction_keeps_what_was_written_last(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_eviction_keeps_what_was_written_last(folder, monkeypatch):
     kept = StatisticsCache.of_user()
     recipes = [replace(RECIPE, kind=f"Number {number}") for number in range(5)]
     big = {"rows": np.zeros(100_000, np.uint8)}
@@ -337,14 +324,12 @@ def test_eviction_keeps_what_was_written_last(
     assert keys(folder) == {recipe.key() for recipe in recipes[-2:]}
 
 
-def test_the_limit_holds_for_writers_at_the_same_time(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_limit_holds_for_writers_at_the_same_time(folder, monkeypatch):
     monkeypatch.setattr(cache, "LIMIT_BYTES", 150_000)
     big, other = {"rows": np.zeros(100_000, np.uint8)}, replace(RECIPE, kind="Other")
     save = cache.save_array
 
-    def save_beside_another(path: Path, array: np.ndarray) -> dict[str, Any]:
+    def save_beside_another(path, array):
         with monkeypatch.context() as patch:
             patch.setattr(cache, "save_array", save)
             StatisticsCache.of_user().arrays(other, lambda: big)
@@ -357,11 +342,11 @@ def test_the_limit_holds_for_writers_at_the_same_time(
     assert keys(folder) == {RECIPE.key()}
 
 
-def test_one_who_was_faster_is_kept(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_one_who_was_faster_is_kept(folder, caplog):
     caplog.set_level(logging.INFO, "hpgmn")
     theirs = {"rows": WORK["rows"] + 1}
 
-    def compute() -> dict[str, np.ndarray]:
+    def compute():
         StatisticsCache.of_user().arrays(RECIPE, lambda: theirs)
         return WORK
 
@@ -377,7 +362,7 @@ def test_one_who_was_faster_is_kept(folder: Path, caplog: pytest.LogCaptureFixtu
 
 
 @contextmanager
-def files_of_at_most(size: int) -> Iterator[None]:
+def files_of_at_most(size):
     """As on a disk that is nearly full: writing stops in the middle of a file."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
@@ -387,13 +372,11 @@ def files_of_at_most(size: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
-def warnings_of(caplog: pytest.LogCaptureFixture) -> list[str]:
+def warnings_of(caplog):
     return [one.getMessage() for one in caplog.records if one.levelno >= logging.WARNING]
 
 
-def test_a_full_disk_is_one_line_and_leaves_nothing(
-    folder: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_full_disk_is_one_line_and_leaves_nothing(folder, caplog):
     big = {"rows": np.arange(10_000)}
     with files_of_at_most(20_000):
         found = StatisticsCache.of_user().arrays(RECIPE, lambda: big)
@@ -405,9 +388,7 @@ def test_a_full_disk_is_one_line_and_leaves_nothing(
     assert keys(folder) == set()
 
 
-def test_a_folder_that_cannot_be_made_is_one_line(
-    folder: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_folder_that_cannot_be_made_is_one_line(folder, caplog):
     folder.write_text("a file")
     found = StatisticsCache.of_user().arrays(RECIPE, lambda: WORK)
     np.testing.assert_array_equal(found["rows"], WORK["rows"])
@@ -416,7 +397,7 @@ def test_a_folder_that_cannot_be_made_is_one_line(
 
 
 @contextmanager
-def without_privileges() -> Iterator[None]:
+def without_privileges():
     """As an ordinary user, whom permissions bind."""
     before = os.geteuid()
     if before == 0:
@@ -428,9 +409,7 @@ def without_privileges() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("mode", [0o000, 0o500])
-def test_a_folder_without_permission_is_one_line_and_left_alone(
-    folder: Path, caplog: pytest.LogCaptureFixture, mode: int
-) -> None:
+def test_a_folder_without_permission_is_one_line_and_left_alone(folder, caplog, mode):
     other = replace(RECIPE, kind="Other")
     StatisticsCache.of_user().arrays(RECIPE, lambda: WORK)
     folder.chmod(mode)
@@ -451,7 +430,7 @@ def test_a_folder_without_permission_is_one_line_and_left_alone(
 # Rows beyond memory.
 
 
-def fill(rows: np.ndarray) -> None:
+def fill(rows):
     rows[:] = np.arange(rows.size).reshape(rows.shape) / 8
 
 
@@ -459,14 +438,14 @@ EXPECTED = (np.arange(2 * 30 * 7).reshape(2, 30, 7) / 8).astype(np.float16)
 SHAPE = (2, 30, 7)
 
 
-def file_behind(array: np.ndarray) -> np.memmap:
+def file_behind(array):
     while not isinstance(array, np.memmap):
         assert isinstance(array.base, np.ndarray)
         array = array.base
     return array
 
 
-def test_rows_that_fit_are_in_memory(folder: Path) -> None:
+def test_rows_that_fit_are_in_memory(folder):
     found = StatisticsCache.of_user().rows(RECIPE, SHAPE, fill)
     np.testing.assert_array_equal(found, EXPECTED)
     assert found.ctypes.data % 64 == 0
@@ -477,13 +456,11 @@ def test_rows_that_fit_are_in_memory(folder: Path) -> None:
     assert file_behind(again).mode == "c"
 
 
-def test_rows_beyond_memory_are_a_mapped_entry(
-    folder: Path, little_memory: None, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_rows_beyond_memory_are_a_mapped_entry(folder, little_memory, caplog):
     caplog.set_level(logging.INFO, "hpgmn")
     seen = []
 
-    def watched(rows: np.ndarray) -> None:
+    def watched(rows):
         seen.append(isinstance(rows, np.memmap))
         fill(rows)
 
@@ -498,9 +475,7 @@ def test_rows_beyond_memory_are_a_mapped_entry(
     assert "Test take 0.0 MiB and are computed into a file: 0.0 MiB of memory" in caplog.text
 
 
-def test_half_of_the_free_memory_may_be_taken(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_half_of_the_free_memory_may_be_taken(tmp_path, monkeypatch):
     size = 2 * EXPECTED.size
     for free, is_mapped in ((2.0 * size, False), (2.0 * size - 1, True)):
         monkeypatch.setattr(cache, "free_bytes", lambda device, free=free: free)
@@ -513,12 +488,8 @@ def test_half_of_the_free_memory_may_be_taken(
 
 @pytest.mark.parametrize("why", ["off", "too large", "no folder"])
 def test_rows_beyond_memory_and_cache_leave_no_file(
-    tmp_path: Path,
-    little_memory: None,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-    why: str,
-) -> None:
+    tmp_path, little_memory, monkeypatch, caplog, why
+):
     temporary = tmp_path / "temporary"
     temporary.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(temporary))
@@ -535,9 +506,7 @@ def test_rows_beyond_memory_and_cache_leave_no_file(
     assert len(warnings_of(caplog)) == (why == "no folder")
 
 
-def test_rows_that_fit_nowhere_are_refused_with_a_remedy(
-    tmp_path: Path, little_memory: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rows_that_fit_nowhere_are_refused_with_a_remedy(tmp_path, little_memory, monkeypatch):
     usage = cache.shutil.disk_usage(tmp_path)._replace(free=2 * EXPECTED.size)
     monkeypatch.setattr(cache.shutil, "disk_usage", lambda folder: usage)
     with pytest.raises(HPGMNError, match=r"Test take 0\.0 MiB, which fit neither") as caught:
@@ -549,9 +518,7 @@ def test_rows_that_fit_nowhere_are_refused_with_a_remedy(
     assert keys(tmp_path / "cache") == set()
 
 
-def test_a_disk_that_fills_up_meanwhile_is_refused_too(
-    tmp_path: Path, little_memory: None, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_disk_that_fills_up_meanwhile_is_refused_too(tmp_path, little_memory, caplog):
     with files_of_at_most(500), pytest.raises(HPGMNError, match="File too large"):
         StatisticsCache(tmp_path / "cache").rows(RECIPE, SHAPE, never)
     assert keys(tmp_path / "cache") == set()
@@ -559,12 +526,9 @@ def test_a_disk_that_fills_up_meanwhile_is_refused_too(
 
 
 def test_rows_serve_this_run_where_the_entry_cannot_be_finished(
-    tmp_path: Path,
-    little_memory: None,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    def refuse(*_: object) -> None:
+    tmp_path, little_memory, monkeypatch, caplog
+):
+    def refuse(*_):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(cache, "publish", refuse)
@@ -574,8 +538,8 @@ def test_rows_serve_this_run_where_the_entry_cannot_be_finished(
     assert len(warnings_of(caplog)) == 1
 
 
-def test_interrupted_rows_leave_nothing(tmp_path: Path, little_memory: None) -> None:
-    def interrupt(rows: np.ndarray) -> None:
+def test_interrupted_rows_leave_nothing(tmp_path, little_memory):
+    def interrupt(rows):
         rows[:] = 1
         raise KeyboardInterrupt
 
@@ -602,25 +566,20 @@ FORMS: dict[str, StatisticsSettings] = {
 }
 
 
-def build(
-    graph: Graph,
-    settings: StatisticsSettings,
-    labels: np.ndarray | None = None,
-    num_classes: int = 3,
-) -> Statistic:
+def build(graph, settings, labels=None, num_classes=3):
     labels = np.stack([graph.y, graph.y[::-1]]) if labels is None else labels
     [statistic] = LocalStatistics(graph).build(labels, num_classes, [settings] * 2).values()
     return statistic
 
 
-def rows_of(statistic: Statistic) -> np.ndarray:
+def rows_of(statistic):
     nodes = torch.arange(18)
     found = [statistic.rows(nodes, replica).numpy() for replica in range(2)]
     weight = torch.randn(2, statistic.width, 1, generator=torch.Generator().manual_seed(0))
     return np.concatenate([*found, *statistic.times(weight).numpy()], axis=1)
 
 
-def forbid_computing(monkeypatch: pytest.MonkeyPatch) -> None:
+def forbid_computing(monkeypatch):
     computing = {
         definitions: ("class_mean_rows",),
         diffusion_forms: ("dense_arrays",),
@@ -635,8 +594,8 @@ def forbid_computing(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("scaling", ["raw", "unit"])
 @pytest.mark.parametrize("form", FORMS)
 def test_statistics_read_have_the_bits_of_those_computed(
-    small_graph: Graph, folder: Path, monkeypatch: pytest.MonkeyPatch, form: str, scaling: str
-) -> None:
+    small_graph, folder, monkeypatch, form, scaling
+):
     settings = replace(FORMS[form], diffusion_scaling=scaling, class_means_scaling=scaling)
     with monkeypatch.context() as patch:
         patch.setenv("HPGMN_CACHE", "off")
@@ -650,12 +609,12 @@ def test_statistics_read_have_the_bits_of_those_computed(
     assert plain.any()
 
 
-def changed_graph(graph: Graph, **changes: Any) -> Graph:
+def changed_graph(graph, **changes):
     arguments: dict[str, Any] = {"x": graph.x, "edge_index": graph.edge_index, "y": graph.y}
     return Graph(**(arguments | changes))
 
 
-def with_value(array: np.ndarray, place: Any, value: Any) -> np.ndarray:
+def with_value(array, place, value):
     changed = array.copy()
     changed[place] = value
     return changed
@@ -691,10 +650,8 @@ OWN: dict[str, dict[str, dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("form", OWN)
-def test_any_other_input_of_diffusion_is_another_entry(
-    small_graph: Graph, folder: Path, form: str
-) -> None:
-    def entries_after(graph: Graph, settings: StatisticsSettings) -> int:
+def test_any_other_input_of_diffusion_is_another_entry(small_graph, folder, form):
+    def entries_after(graph, settings):
         build(graph, settings)
         return len(keys(folder))
 
@@ -722,7 +679,7 @@ def test_any_other_input_of_diffusion_is_another_entry(
         assert entries_after(small_graph, replace(settings, diffusion_scaling="unit")) == count
 
 
-def test_any_other_input_of_class_means_is_another_entry(small_graph: Graph, folder: Path) -> None:
+def test_any_other_input_of_class_means_is_another_entry(small_graph, folder):
     settings, count = FORMS["half"], 0
     labels = np.stack([small_graph.y, small_graph.y[::-1]])
     sparse = sp.csr_array(np.where(small_graph.x > 0, small_graph.x, 0))
@@ -754,9 +711,7 @@ def test_any_other_input_of_class_means_is_another_entry(small_graph: Graph, fol
     assert len(keys(folder)) == count
 
 
-def test_the_thread_count_is_part_of_what_blas_computed(
-    small_graph: Graph, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_thread_count_is_part_of_what_blas_computed(small_graph, folder, monkeypatch):
     for form in ("dense", "topk", "sketch"):
         build(small_graph, FORMS[form])
     monkeypatch.setenv("OPENBLAS_NUM_THREADS", "7")
@@ -768,19 +723,17 @@ def test_the_thread_count_is_part_of_what_blas_computed(
     assert len(keys(folder)) == len(before) + 2
 
 
-def test_undirected_neighbourhoods_share_an_entry(small_graph: Graph, folder: Path) -> None:
+def test_undirected_neighbourhoods_share_an_entry(small_graph, folder):
     graph = changed_graph(small_graph, directed=False)
     for neighbors in ("out", "in", "undirected"):
         build(graph, replace(FORMS["topk"], neighbors=neighbors))
     assert len(keys(folder)) == 1
 
 
-def test_each_array_of_a_graph_is_hashed_once(
-    small_graph: Graph, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_each_array_of_a_graph_is_hashed_once(small_graph, folder, monkeypatch):
     hashed: list[int] = []
 
-    def counted(array: Any) -> str:
+    def counted(array):
         hashed.append(id(array))
         return array_digest(array)
 
@@ -794,21 +747,17 @@ def test_each_array_of_a_graph_is_hashed_once(
     assert len(hashed) == 4
 
 
-def test_small_graphs_never_touch_the_disk(
-    small_graph: Graph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_small_graphs_never_touch_the_disk(small_graph, tmp_path, monkeypatch):
     monkeypatch.setenv("HPGMN_CACHE", str(tmp_path / "cache"))
     for settings in FORMS.values():  # compiling the push takes longer than a second
         build(small_graph, settings)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_statistic_of_another_graphs_columns_is_read(
-    small_graph: Graph, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_statistic_of_another_graphs_columns_is_read(small_graph, folder, monkeypatch):
     columns = np.arange(18)[::-1].copy()
 
-    def reindexed(form: str) -> bytes:
+    def reindexed(form):
         statistics = LocalStatistics(small_graph, columns=columns, width=20)
         built = statistics.build(small_graph.y[None], 3, [FORMS[form]])["diffusion"]
         return built.rows(torch.arange(18)).numpy().tobytes()
@@ -818,7 +767,7 @@ def test_a_statistic_of_another_graphs_columns_is_read(
     assert [reindexed(form) for form in ("dense", "topk")] == first
 
 
-def test_progress_of_the_push_is_told(small_graph: Graph) -> None:
+def test_progress_of_the_push_is_told(small_graph):
     told: list[tuple[str, int, int]] = []
     statistics = LocalStatistics(small_graph)
     with statistics.reporting(lambda *about: told.append(about)):
@@ -842,13 +791,13 @@ MODEL = HPGMNSettings(
 )
 
 
-def fit(graph: Graph, settings: HPGMNSettings) -> Fitted:
+def fit(graph, settings):
     replicas = [Replica(number % 2, number, settings) for number in range(3)]
     masks = [(graph.split(one.split).train, graph.split(one.split).val) for one in replicas]
     return fit_replicas(graph, MODELS["hpgmn"], replicas, masks)
 
 
-def bits(fitted: Fitted) -> dict[str, bytes]:
+def bits(fitted):
     tensors = {"logits": fitted.logits, "score": fitted.val_score, "loss": fitted.val_loss}
     for stage, parameters in fitted.done.items():
         tensors |= {f"{stage} {name}": value for name, value in parameters.items()}
@@ -861,13 +810,8 @@ def bits(fitted: Fitted) -> dict[str, bytes]:
 @pytest.mark.parametrize("form", ["dense", "topk", "sketch"])
 @pytest.mark.parametrize("batch_size", [0, 4])
 def test_training_on_kept_statistics_gives_the_same_bits(
-    small_graph: Graph,
-    folder: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    form: str,
-    batch_size: int,
-    memory: str,
-) -> None:
+    small_graph, folder, monkeypatch, form, batch_size, memory
+):
     settings = replace(MODEL, diffusion_form=form, batch_size=batch_size, class_means_form="half")
     with monkeypatch.context() as patch:
         patch.setenv("HPGMN_CACHE", "off")

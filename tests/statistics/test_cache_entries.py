@@ -9,10 +9,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any
 
 import numpy as np
 import pytest
@@ -45,11 +43,11 @@ ARRAYS: dict[str, np.ndarray] = {
 }
 
 
-def key_of(number: int) -> str:
+def key_of(number):
     return f"{number:040x}"
 
 
-def write(folder: Path, key: str = KEY, arrays: dict[str, np.ndarray] | None = None) -> bool:
+def write(folder, key=KEY, arrays=None):
     arrays = ARRAYS if arrays is None else arrays
     folder.mkdir(parents=True, exist_ok=True)
     with entry_draft(folder, key) as place:
@@ -57,7 +55,7 @@ def write(folder: Path, key: str = KEY, arrays: dict[str, np.ndarray] | None = N
         return publish(place, key, {"kind": "test"}, said)
 
 
-def sized(folder: Path, number: int, size: int, age: float) -> Path:
+def sized(folder, number, size, age):
     """An entry of about that many bytes, used so many seconds ago."""
     write(folder, key_of(number), {"rows": np.zeros(size, np.uint8)})
     place = folder / key_of(number)
@@ -66,11 +64,11 @@ def sized(folder: Path, number: int, size: int, age: float) -> Path:
     return place
 
 
-def names(folder: Path) -> set[str]:
+def names(folder):
     return {path.name for path in folder.iterdir()}
 
 
-def test_what_is_written_is_read(tmp_path: Path) -> None:
+def test_what_is_written_is_read(tmp_path):
     assert write(tmp_path)
     found = read_entry(tmp_path, KEY)
     assert set(found) == set(ARRAYS)
@@ -83,7 +81,7 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     assert names(tmp_path) == {KEY}
 
 
-def test_arrays_are_mapped_and_may_be_written_to_without_harm(tmp_path: Path) -> None:
+def test_arrays_are_mapped_and_may_be_written_to_without_harm(tmp_path):
     write(tmp_path)
     found = read_entry(tmp_path, KEY)["rows"]
     assert isinstance(found.base, np.memmap)
@@ -91,7 +89,7 @@ def test_arrays_are_mapped_and_may_be_written_to_without_harm(tmp_path: Path) ->
     np.testing.assert_array_equal(read_entry(tmp_path, KEY)["rows"], ARRAYS["rows"])
 
 
-def test_a_mapped_array_outlives_its_entry(tmp_path: Path) -> None:
+def test_a_mapped_array_outlives_its_entry(tmp_path):
     write(tmp_path)
     found = read_entry(tmp_path, KEY)["large"]
     drop(tmp_path / KEY)
@@ -99,7 +97,7 @@ def test_a_mapped_array_outlives_its_entry(tmp_path: Path) -> None:
     np.testing.assert_array_equal(found, ARRAYS["large"])
 
 
-def test_every_changed_byte_is_noticed(tmp_path: Path) -> None:
+def test_every_changed_byte_is_noticed(tmp_path):
     small = {name: ARRAYS[name] for name in ("rows", "none")}
     write(tmp_path, KEY, small)
     for path in sorted((tmp_path / KEY).iterdir()):
@@ -115,7 +113,7 @@ def test_every_changed_byte_is_noticed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", [ENTRY_FILE, "rows.npy", "none.npy", "large.npy"])
-def test_cut_longer_and_missing_files_are_noticed(tmp_path: Path, name: str) -> None:
+def test_cut_longer_and_missing_files_are_noticed(tmp_path, name):
     write(tmp_path)
     path = tmp_path / KEY / name
     whole = path.read_bytes()
@@ -128,7 +126,7 @@ def test_cut_longer_and_missing_files_are_noticed(tmp_path: Path, name: str) -> 
         read_entry(tmp_path, KEY)
 
 
-def test_entries_of_other_keys_and_other_arrays_are_not_mistaken(tmp_path: Path) -> None:
+def test_entries_of_other_keys_and_other_arrays_are_not_mistaken(tmp_path):
     write(tmp_path)
     write(tmp_path, key_of(1), {"rows": ARRAYS["rows"] + 1})
     shutil.copytree(tmp_path / KEY, tmp_path / key_of(2))
@@ -142,7 +140,7 @@ def test_entries_of_other_keys_and_other_arrays_are_not_mistaken(tmp_path: Path)
         read_entry(tmp_path, key_of(1))
 
 
-def test_of_two_writers_the_first_wins(tmp_path: Path) -> None:
+def test_of_two_writers_the_first_wins(tmp_path):
     with entry_draft(tmp_path, KEY) as place:
         said = {"rows": save_array(place / "rows.npy", np.zeros(3, np.float32))}
         assert write(tmp_path, KEY, {"rows": np.ones(3, np.float32)})
@@ -151,7 +149,7 @@ def test_of_two_writers_the_first_wins(tmp_path: Path) -> None:
     assert names(tmp_path) == {KEY}
 
 
-def test_a_file_in_the_place_of_an_entry_is_an_error(tmp_path: Path) -> None:
+def test_a_file_in_the_place_of_an_entry_is_an_error(tmp_path):
     (tmp_path / KEY).write_text("not a folder")
     with pytest.raises(NotADirectoryError):
         write(tmp_path)
@@ -161,8 +159,8 @@ def test_a_file_in_the_place_of_an_entry_is_an_error(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, OSError, MemoryError])
-def test_a_failed_writer_leaves_nothing(tmp_path: Path, error: type[BaseException]) -> None:
-    def fail(folder: Path) -> None:
+def test_a_failed_writer_leaves_nothing(tmp_path, error):
+    def fail(folder):
         with entry_draft(folder, KEY) as place:
             save_array(place / "rows.npy", ARRAYS["rows"])
             raise error
@@ -172,7 +170,7 @@ def test_a_failed_writer_leaves_nothing(tmp_path: Path, error: type[BaseExceptio
     assert names(tmp_path) == set()
 
 
-def test_a_link_is_dropped_and_what_it_leads_to_stays(tmp_path: Path) -> None:
+def test_a_link_is_dropped_and_what_it_leads_to_stays(tmp_path):
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "elsewhere" / "mine").write_text("keep")
     (tmp_path / KEY).symlink_to(tmp_path / "elsewhere")
@@ -184,9 +182,7 @@ def test_a_link_is_dropped_and_what_it_leads_to_stays(tmp_path: Path) -> None:
 # Room.
 
 
-def test_those_used_least_recently_go_first(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_those_used_least_recently_go_first(tmp_path, monkeypatch):
     monkeypatch.setattr(cache, "LIMIT_BYTES", 45_000)
     for number, age in enumerate((40, 30, 20, 10)):
         sized(tmp_path, number, 10_000, age)
@@ -201,9 +197,7 @@ def test_those_used_least_recently_go_first(
     assert names(tmp_path) == set()
 
 
-def test_the_newest_stays_where_the_limit_is_passed_already(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_newest_stays_where_the_limit_is_passed_already(tmp_path, monkeypatch):
     for number, age in enumerate((10, 30, 20)):
         sized(tmp_path, number, 10_000, age)
     monkeypatch.setattr(cache, "LIMIT_BYTES", 12_000)
@@ -211,9 +205,7 @@ def test_the_newest_stays_where_the_limit_is_passed_already(
     assert names(tmp_path) == {key_of(0)}
 
 
-def test_what_is_too_large_drives_nobody_out(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_what_is_too_large_drives_nobody_out(tmp_path, monkeypatch, caplog):
     caplog.set_level("INFO", "hpgmn")
     monkeypatch.setattr(cache, "LIMIT_BYTES", 45 * 2**20)
     sized(tmp_path, 0, 10_000, 10)
@@ -223,14 +215,12 @@ def test_what_is_too_large_drives_nobody_out(
     assert "may take 45.0 MiB" in caplog.text
 
 
-def test_a_full_disk_makes_the_limit_smaller(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_disk_makes_the_limit_smaller(tmp_path, monkeypatch):
     for number in range(4):
         sized(tmp_path, number, 10_000, 40 - number)
     total = sum(path.stat().st_size for path in tmp_path.rglob("*") if path.is_file())
 
-    def free(size: int) -> None:
+    def free(size):
         usage = shutil.disk_usage(tmp_path)._replace(free=size)
         monkeypatch.setattr(cache.shutil, "disk_usage", lambda folder: usage)
 
@@ -242,7 +232,7 @@ def test_a_full_disk_makes_the_limit_smaller(
     assert names(tmp_path) == {key_of(2), key_of(3)}
 
 
-def test_room_is_made_from_entries_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_room_is_made_from_entries_only(tmp_path, monkeypatch):
     monkeypatch.setattr(cache, "LIMIT_BYTES", 10)
     others = {"texas.npz", "0123", KEY.upper(), ".hidden", f".{KEY}.draft"}
     for name in others:
@@ -256,8 +246,8 @@ def test_room_is_made_from_entries_only(tmp_path: Path, monkeypatch: pytest.Monk
     assert names(tmp_path) == others | {key_of(1)}
 
 
-def test_only_stale_drafts_are_dropped(tmp_path: Path) -> None:
-    def old_draft(number: int, folder_age: float, file_age: float) -> Path:
+def test_only_stale_drafts_are_dropped(tmp_path):
+    def old_draft(number, folder_age, file_age):
         place = tmp_path / f".{key_of(number)}.{number:032x}.unfinished"
         now = time.time()
         place.mkdir()
@@ -274,13 +264,11 @@ def test_only_stale_drafts_are_dropped(tmp_path: Path) -> None:
     assert names(tmp_path) == {young.name, written.name}
 
 
-def test_an_entry_that_vanishes_while_room_is_made_is_no_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_entry_that_vanishes_while_room_is_made_is_no_error(tmp_path, monkeypatch):
     sized(tmp_path, 0, 100, 10)
     seen = cache._last_used_and_size
 
-    def vanish(path: Path) -> tuple[float, int]:
+    def vanish(path):
         shutil.rmtree(path)
         return seen(path)
 
@@ -289,9 +277,7 @@ def test_an_entry_that_vanishes_while_room_is_made_is_no_error(
 
 
 @pytest.mark.parametrize("has_fallocate", [True, False])
-def test_room_for_a_mapped_file_is_taken_at_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_fallocate: bool
-) -> None:
+def test_room_for_a_mapped_file_is_taken_at_once(tmp_path, monkeypatch, has_fallocate):
     if not has_fallocate:
         monkeypatch.delattr(os, "posix_fallocate")
     header = npy_header(np.dtype(np.float16), (2**20, 3))
@@ -330,7 +316,7 @@ for line in sys.stdin:
 
 
 @contextmanager
-def children(program: str, *arguments: tuple[str, ...]) -> Iterator[list[Any]]:
+def children(program, *arguments):
     """Processes of the same program, each with its arguments; none is left at the end."""
     environment = os.environ | {"PYTHONPATH": str(SOURCE), "OMP_NUM_THREADS": "1"}
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
@@ -348,14 +334,14 @@ def children(program: str, *arguments: tuple[str, ...]) -> Iterator[list[Any]]:
             child.communicate()
 
 
-def tell(stream: IO[str] | None, line: str) -> None:
+def tell(stream, line):
     assert stream is not None
     stream.write(f"{line}\n")
     stream.flush()
 
 
 @pytest.mark.slow
-def test_writers_that_start_at_the_same_time_agree(tmp_path: Path) -> None:
+def test_writers_that_start_at_the_same_time_agree(tmp_path):
     with children(PROGRAM, *((str(tmp_path), str(number)) for number in range(3))) as started:
         for number in range(25):
             key = f"{number:04d}" + KEY[4:]
@@ -401,7 +387,7 @@ with cache.entry_draft(folder, sys.argv[2]) as place:
 
 
 @pytest.mark.slow
-def test_a_writer_killed_in_the_middle_is_no_harm_to_the_next(tmp_path: Path) -> None:
+def test_a_writer_killed_in_the_middle_is_no_harm_to_the_next(tmp_path):
     with children(KILLED, (str(tmp_path), KEY)) as [child]:
         assert child.stdout.readline() == "written\n"
         child.send_signal(signal.SIGKILL)
@@ -417,10 +403,8 @@ def test_a_writer_killed_in_the_middle_is_no_harm_to_the_next(tmp_path: Path) ->
     assert names(tmp_path) == {KEY}
 
 
-def test_other_errors_of_the_rename_are_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(*_: object) -> None:
+def test_other_errors_of_the_rename_are_told(tmp_path, monkeypatch):
+    def refuse(*_):
         raise OSError(errno.EROFS, "read-only")
 
     monkeypatch.setattr(cache.os, "rename", refuse)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import fields, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -38,7 +37,7 @@ PLAIN = StatisticsSettings(statistics=("diffusion",))
 BATCHES = HPGMNSettings(statistics=("class_means",), batch_size=2)
 
 
-def wheel(num_nodes: int, width: int, *, entries: int = 0) -> Graph:
+def wheel(num_nodes, width, *, entries=0):
     """Every node leads to the next two; two classes; dense attributes, or so many in a row."""
     node = np.arange(num_nodes)
     edges = [np.stack([node, np.roll(node, -step)]) for step in (1, 2)]
@@ -49,13 +48,7 @@ def wheel(num_nodes: int, width: int, *, entries: int = 0) -> Graph:
     return Graph(x, np.concatenate(edges, axis=1), node % 2)
 
 
-def means_form_of(
-    graph: Graph,
-    monkeypatch: pytest.MonkeyPatch,
-    free: float = math.inf,
-    device: torch.device = CPU,
-    **changes: Any,
-) -> str:
+def means_form_of(graph, monkeypatch, free=math.inf, device=CPU, **changes):
     monkeypatch.setattr(definitions, "free_bytes", lambda device: free)
     settings = replace(BATCHES, **changes)
     return ClassMeans.choose_form(
@@ -69,9 +62,7 @@ def means_form_of(
     )
 
 
-def test_auto_follows_the_rule_of_class_means(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_auto_follows_the_rule_of_class_means(monkeypatch, caplog):
     """100 nodes, 2·200 columns: 80,000 bytes of half precision; 2 neighbours of 5 entries each."""
     caplog.set_level("INFO", logger="hpgmn.statistics.definitions")
     dense, sparse = wheel(100, 200), wheel(100, 200, entries=5)
@@ -113,14 +104,14 @@ def test_auto_follows_the_rule_of_class_means(
     )
 
 
-def test_a_sketch_that_would_be_no_shorter_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sketch_that_would_be_no_shorter_is_not_taken(monkeypatch):
     monkeypatch.setattr(definitions, "ROWS_LIMIT_BYTES", 0)
     assert means_form_of(wheel(10, 65), monkeypatch) == "sketch"
     assert means_form_of(wheel(10, 64), monkeypatch) == "half"
     assert means_form_of(wheel(10, 64), monkeypatch, class_means_dim=63) == "sketch"
 
 
-def test_entries_of_class_means_are_at_most_those_of_neighbours() -> None:
+def test_entries_of_class_means_are_at_most_those_of_neighbours():
     random = np.random.default_rng(0)
     x = sp.csr_array((random.random((40, 30)) < 0.2).astype(np.float32))
     weight = (random.random((40, 40)) < 0.1) * random.uniform(0.1, 5, (40, 40))
@@ -134,14 +125,14 @@ def test_entries_of_class_means_are_at_most_those_of_neighbours() -> None:
     np.testing.assert_array_equal(adjacency.toarray(), weight.astype(np.float32))  # left alone
 
 
-def test_free_memory_never_makes_a_sketch_of_class_means(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_free_memory_never_makes_a_sketch_of_class_means(monkeypatch):
     assert means_form_of(wheel(100, 200), monkeypatch, free=50_000) == "half"  # in a file
     with pytest.raises(HPGMNError, match="The half form of class_means needs"):
         means_form_of(wheel(100, 200), monkeypatch, free=50_000, device=GPU)
 
 
 @pytest.mark.parametrize("form", MEANS_FORMS)
-def test_class_means_that_fit_are_taken_as_set(monkeypatch: pytest.MonkeyPatch, form: str) -> None:
+def test_class_means_that_fit_are_taken_as_set(monkeypatch, form):
     graph = wheel(100, 200, entries=5)
     needed = ClassMeans.form_bytes(graph.adjacency("out"), graph.x, 1, 2, 64)[form]
     assert means_form_of(graph, monkeypatch, free=needed, class_means_form=form) == form
@@ -149,9 +140,7 @@ def test_class_means_that_fit_are_taken_as_set(monkeypatch: pytest.MonkeyPatch, 
         means_form_of(graph, monkeypatch, free=needed - 1, device=GPU, class_means_form=form)
 
 
-def test_a_refusal_names_the_forms_of_class_means_that_fit(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_refusal_names_the_forms_of_class_means_that_fit(monkeypatch):
     graph = wheel(20_000, 500, entries=10)
     with pytest.raises(HPGMNError) as caught:
         means_form_of(graph, monkeypatch, free=20 * 2**20, device=GPU, class_means_form="half")
@@ -165,16 +154,14 @@ def test_a_refusal_names_the_forms_of_class_means_that_fit(
         means_form_of(graph, monkeypatch, free=2**24, class_means_form="dense", batch_size=0)
 
 
-def test_class_means_are_not_built_before_they_are_known_to_fit(
-    monkeypatch: pytest.MonkeyPatch, small_graph: Graph
-) -> None:
+def test_class_means_are_not_built_before_they_are_known_to_fit(monkeypatch, small_graph):
     monkeypatch.setattr(definitions, "free_bytes", lambda device: 100)
     chosen = replace(BATCHES, class_means_form="sparse")
     with pytest.raises(HPGMNError, match=r"for 18 nodes, and 0\.0 MiB are free"):
         LocalStatistics(small_graph).build(small_graph.y[None], 3, [chosen])
 
 
-def test_what_class_means_need_is_at_least_what_they_keep(small_graph: Graph) -> None:
+def test_what_class_means_need_is_at_least_what_they_keep(small_graph):
     adjacency = small_graph.adjacency("out")
     x = sp.csr_array(small_graph.x)
     for replicas in (1, 3):
@@ -186,9 +173,7 @@ def test_what_class_means_need_is_at_least_what_they_keep(small_graph: Graph) ->
         assert needed["factored"] >= replicas * 8 * (adjacency.nnz + x.nnz)
 
 
-def test_settings_name_the_sketch_of_class_means_that_auto_took(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_settings_name_the_sketch_of_class_means_that_auto_took(monkeypatch):
     graph = wheel(100, 200)
     assert fix_sketches(graph, BATCHES) is BATCHES
     monkeypatch.setattr(definitions, "ROWS_LIMIT_BYTES", 0)
@@ -209,9 +194,7 @@ def test_settings_name_the_sketch_of_class_means_that_auto_took(
     )
 
 
-def test_a_trained_model_keeps_its_columns_of_class_means(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_trained_model_keeps_its_columns_of_class_means(monkeypatch):
     graph = wheel(20, 70)
     monkeypatch.setattr(definitions, "ROWS_LIMIT_BYTES", 0)
     each = [replace(BATCHES, neighbors="out")]
@@ -226,12 +209,12 @@ def test_a_trained_model_keeps_its_columns_of_class_means(
 # What is free.
 
 
-def test_this_machine_says_what_is_free() -> None:
+def test_this_machine_says_what_is_free():
     assert 2**20 < free_bytes(CPU) < 2**50
 
 
 @pytest.mark.parametrize("sparse", [False, True])
-def test_attributes_beyond_half_precision_are_refused(sparse: bool) -> None:
+def test_attributes_beyond_half_precision_are_refused(sparse):
     x: Any = np.float32([[0, 65504], [-65504, 3]])
     require_half_range(sp.csr_array(x) if sparse else x)
     x[1, 0] = -70000
@@ -270,7 +253,7 @@ CHANGED: dict[str, Any] = {
 }
 
 
-def test_every_setting_changes_a_key() -> None:
+def test_every_setting_changes_a_key():
     """A new setting must be added here and declared by the statistic that reads it."""
     structural = {"statistics", "neighbors"}  # which statistics, and the mode of each key
     assert {info.name for info in fields(StatisticsSettings)} - structural == set(CHANGED)
@@ -286,14 +269,14 @@ def test_every_setting_changes_a_key() -> None:
 
 
 @pytest.mark.parametrize("definition", [ClassMeans, Diffusion])
-def test_stored_forms_depend_on_declared_settings(definition: Any) -> None:
+def test_stored_forms_depend_on_declared_settings(definition):
     """What a definition reads, other than to choose its form, is in the key of a form."""
     stored = {name for names in definition.stored.values() for name in names}
     chooses = {"class_means_form", "diffusion_form", "batch_size"}
     assert stored == set(definition.settings) - chooses
 
 
-def test_an_undeclared_setting_cannot_be_read() -> None:
+def test_an_undeclared_setting_cannot_be_read():
     chosen = select(StatisticsSettings(), ("teleport",))
     assert (chosen.teleport, chosen.as_dict()) == (0.15, {"teleport": 0.15})
     with pytest.raises(AttributeError, match="'heat_time' is not declared"):
@@ -301,9 +284,7 @@ def test_an_undeclared_setting_cannot_be_read() -> None:
     assert select(StatisticsSettings(), ("batch_size",)).batch_size == 0
 
 
-def test_every_setting_of_a_stored_form_changes_its_entry(
-    small_graph: Graph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_setting_of_a_stored_form_changes_its_entry(small_graph, tmp_path, monkeypatch):
     monkeypatch.setenv("HPGMN_CACHE", str(tmp_path))
     monkeypatch.setattr(cache, "MIN_SECONDS", -1.0)
     for name, definition in (("diffusion", Diffusion), ("class_means", ClassMeans)):

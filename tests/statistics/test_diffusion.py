@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import pytest
@@ -33,7 +31,7 @@ kinds = st.sampled_from(
 
 
 @st.composite
-def adjacencies(draw: st.DrawFn) -> sp.csr_array:
+def adjacencies(draw):
     """Graphs with or without edges, repeats, self-loops, directions and weights."""
     num_nodes = draw(st.integers(1, 7))
     node = st.integers(0, num_nodes - 1)
@@ -48,9 +46,7 @@ def adjacencies(draw: st.DrawFn) -> sp.csr_array:
     return graph.adjacency(draw(st.sampled_from(["out", "in", "undirected"])))
 
 
-def transition_by_loop(
-    adjacency: sp.csr_array, normalization: str, self_loop: float = 0.0
-) -> np.ndarray:
+def transition_by_loop(adjacency, normalization, self_loop=0.0):
     weight = adjacency.toarray().astype(np.float64)
     num_nodes = len(weight)
     for node in range(num_nodes):
@@ -69,9 +65,7 @@ def transition_by_loop(
     return found
 
 
-def exact_diffusion(
-    matrix: np.ndarray, kind: str, teleport: float = 0.15, heat_time: float = 3.0
-) -> np.ndarray:
+def exact_diffusion(matrix, kind, teleport=0.15, heat_time=3.0):
     identity = np.eye(len(matrix))
     if kind == "ppr":
         found = teleport * np.linalg.inv(identity - (1 - teleport) * matrix)
@@ -80,7 +74,7 @@ def exact_diffusion(
     return np.where(abs(found) < 1e-12, 0, found)  # what is unreachable is exactly zero
 
 
-def shaped(rows: np.ndarray, self_entry: bool, unit_length: bool) -> np.ndarray:
+def shaped(rows, self_entry, unit_length):
     rows = rows.copy()
     for node, row in enumerate(rows):
         if not self_entry:
@@ -90,16 +84,14 @@ def shaped(rows: np.ndarray, self_entry: bool, unit_length: bool) -> np.ndarray:
     return rows
 
 
-def dense_diffusion(matrix: sp.csr_array, kind: str, **choices: Any) -> np.ndarray:
+def dense_diffusion(matrix, kind, **choices):
     """The dense form as a whole matrix."""
     statistic = DenseDiffusion(dense_arrays(matrix, kind, **choices))
     return statistic.rows(torch.arange(matrix.shape[0])).numpy()
 
 
 @given(adjacencies(), normalizations, st.sampled_from([0, 1, 0.5]))
-def test_transition_matches_a_loop(
-    adjacency: sp.csr_array, normalization: str, self_loop: float
-) -> None:
+def test_transition_matches_a_loop(adjacency, normalization, self_loop):
     before = adjacency.toarray().copy()
     found = transition(adjacency, normalization, self_loop)
     expected = transition_by_loop(adjacency, normalization, self_loop)
@@ -110,9 +102,7 @@ def test_transition_matches_a_loop(
 
 
 @given(adjacencies(), st.sampled_from([0, 1]))
-def test_transition_is_stochastic_where_there_is_anything(
-    adjacency: sp.csr_array, self_loop: int
-) -> None:
+def test_transition_is_stochastic_where_there_is_anything(adjacency, self_loop):
     with_loops = adjacency.toarray() + self_loop * np.eye(adjacency.shape[0])
     columns = transition(adjacency, "column", self_loop).toarray().sum(axis=0)
     np.testing.assert_allclose(columns, with_loops.any(axis=0), rtol=1e-5)
@@ -121,15 +111,13 @@ def test_transition_is_stochastic_where_there_is_anything(
 
 
 @given(adjacencies(), st.sampled_from([0, 1]))
-def test_symmetric_transition_does_not_grow(adjacency: sp.csr_array, self_loop: int) -> None:
+def test_symmetric_transition_does_not_grow(adjacency, self_loop):
     matrix = transition(adjacency, "symmetric", self_loop).toarray().astype(np.float64)
     assert np.linalg.norm(matrix, 2) <= 1 + 1e-6
 
 
 @given(st.floats(0.01, 0.99), st.sampled_from([0.1, 1e-3, 1e-6, 1e-12]))
-def test_ppr_coefficients_are_the_formula_cut_at_the_tolerance(
-    teleport: float, tolerance: float
-) -> None:
+def test_ppr_coefficients_are_the_formula_cut_at_the_tolerance(teleport, tolerance):
     theta = coefficients("ppr", teleport=teleport, tolerance=tolerance)
     assert theta == pytest.approx([teleport * (1 - teleport) ** k for k in range(len(theta))])
     rest = (1 - teleport) ** len(theta)
@@ -140,9 +128,7 @@ def test_ppr_coefficients_are_the_formula_cut_at_the_tolerance(
 
 
 @given(st.floats(0.01, 50), st.sampled_from([0.1, 1e-3, 1e-6, 1e-12]))
-def test_heat_coefficients_are_the_formula_cut_at_the_tolerance(
-    heat_time: float, tolerance: float
-) -> None:
+def test_heat_coefficients_are_the_formula_cut_at_the_tolerance(heat_time, tolerance):
     theta = coefficients("heat", heat_time=heat_time, tolerance=tolerance)
     expected = [
         math.exp(k * math.log(heat_time) - heat_time - math.lgamma(k + 1))
@@ -156,11 +142,8 @@ def test_heat_coefficients_are_the_formula_cut_at_the_tolerance(
 
 @given(adjacencies(), normalizations, kinds, st.sampled_from([0.1, 1e-2, 1e-4]))
 def test_what_the_series_leaves_out_is_below_the_tolerance(
-    adjacency: sp.csr_array,
-    normalization: str,
-    kind: tuple[str, dict[str, float]],
-    tolerance: float,
-) -> None:
+    adjacency, normalization, kind, tolerance
+):
     matrix = transition_by_loop(adjacency, normalization)
     theta = coefficients(kind[0], **kind[1], tolerance=tolerance)
     error = series(matrix, np.eye(len(matrix)), theta) - exact_diffusion(matrix, kind[0], **kind[1])
@@ -169,7 +152,7 @@ def test_what_the_series_leaves_out_is_below_the_tolerance(
 
 
 @given(st.integers(1, 6), st.integers(0, 2**16))
-def test_series_is_the_sum_of_powers(terms: int, seed: int) -> None:
+def test_series_is_the_sum_of_powers(terms, seed):
     random = np.random.default_rng(seed)
     matrix, start, theta = random.random((4, 4)), random.random((4, 2)), random.random(terms)
     before = start.copy()
@@ -181,12 +164,7 @@ def test_series_is_the_sum_of_powers(terms: int, seed: int) -> None:
 
 
 @given(adjacencies(), normalizations, kinds, st.sampled_from([0, 1]))
-def test_dense_diffusion_matches_the_exact_answer(
-    adjacency: sp.csr_array,
-    normalization: str,
-    kind: tuple[str, dict[str, float]],
-    self_loop: int,
-) -> None:
+def test_dense_diffusion_matches_the_exact_answer(adjacency, normalization, kind, self_loop):
     found = dense_diffusion(transition(adjacency, normalization, self_loop), kind[0], **kind[1])
     matrix = transition_by_loop(adjacency, normalization, self_loop)
     expected = exact_diffusion(matrix, kind[0], **kind[1])
@@ -194,7 +172,7 @@ def test_dense_diffusion_matches_the_exact_answer(
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=5e-6)
 
 
-def random_adjacency(num_nodes: int, seed: int = 0) -> sp.csr_array:
+def random_adjacency(num_nodes, seed=0):
     """Directed, with nodes that lead nowhere (every seventh)."""
     random = np.random.default_rng(seed)
     source = random.choice([v for v in range(num_nodes) if v % 7], 3 * num_nodes)
@@ -213,9 +191,7 @@ def random_adjacency(num_nodes: int, seed: int = 0) -> sp.csr_array:
         ("heat", {"heat_time": 20.0}),
     ],
 )
-def test_both_forms_match_the_exact_answer_on_a_larger_graph(
-    normalization: str, kind: str, parameters: dict[str, float]
-) -> None:
+def test_both_forms_match_the_exact_answer_on_a_larger_graph(normalization, kind, parameters):
     adjacency = random_adjacency(60)
     matrix = transition(adjacency, normalization)
     exact = exact_diffusion(transition_by_loop(adjacency, normalization), kind, **parameters)
@@ -234,14 +210,8 @@ def test_both_forms_match_the_exact_answer_on_a_larger_graph(
     adjacency=adjacencies(), normalization=normalizations, kind=kinds, self_loop=st.integers(0, 1)
 )
 def test_implicit_diffusion_acts_like_the_exact_matrix(
-    assert_acts_like: Callable[..., None],
-    self_entry: bool,
-    unit_length: bool,
-    adjacency: sp.csr_array,
-    normalization: str,
-    kind: tuple[str, dict[str, float]],
-    self_loop: int,
-) -> None:
+    assert_acts_like, self_entry, unit_length, adjacency, normalization, kind, self_loop
+):
     found = ImplicitDiffusion(
         transition(adjacency, normalization, self_loop),
         coefficients(kind[0], **kind[1], tolerance=1e-7),
@@ -260,14 +230,8 @@ def test_implicit_diffusion_acts_like_the_exact_matrix(
     adjacency=adjacencies(), normalization=normalizations, kind=kinds, self_loop=st.integers(0, 1)
 )
 def test_dense_diffusion_acts_like_the_exact_matrix(
-    assert_acts_like: Callable[..., None],
-    self_entry: bool,
-    unit_length: bool,
-    adjacency: sp.csr_array,
-    normalization: str,
-    kind: tuple[str, dict[str, float]],
-    self_loop: int,
-) -> None:
+    assert_acts_like, self_entry, unit_length, adjacency, normalization, kind, self_loop
+):
     arrays = dense_arrays(
         transition(adjacency, normalization, self_loop),
         kind[0],
@@ -281,7 +245,7 @@ def test_dense_diffusion_acts_like_the_exact_matrix(
     assert_acts_like(found, np.stack([expected] * 2), rtol=1e-4, atol=1e-5)
 
 
-def test_columns_of_nodes_that_nothing_leads_to_are_not_stored() -> None:
+def test_columns_of_nodes_that_nothing_leads_to_are_not_stored():
     star = sp.csr_array(np.array([[0, 0, 0], [1, 0, 0], [1, 0, 0]], dtype=np.float32))
     found = DenseDiffusion(dense_arrays(transition(star, "row"), "ppr", teleport=0.5))
     assert found.inner.tolist() == [0]
@@ -292,18 +256,11 @@ def test_columns_of_nodes_that_nothing_leads_to_are_not_stored() -> None:
 
 @pytest.mark.parametrize(
     ("normalization", "self_loop"),
-    [
-        ("column", 0),
-        ("column", 1),
-        ("row", 0),
-        ("row", 1),
-        ("symmetric", 0),
-        ("symmetric", 1),
-    ],
+    [("column", 0), ("column", 1), ("row", 0), ("row", 1), ("symmetric", 0), ("symmetric", 1)],
 )
 def test_a_node_that_leads_nowhere_has_a_zero_dense_row_without_its_self_entry(
-    normalization: str, self_loop: int
-) -> None:
+    normalization, self_loop
+):
     """Exactly zero: scaled to unit length, the smallest rounding would become a row of noise."""
     adjacency = random_adjacency(60)
     matrix = transition(adjacency, normalization, self_loop)
@@ -315,8 +272,8 @@ def test_a_node_that_leads_nowhere_has_a_zero_dense_row_without_its_self_entry(
 @pytest.mark.parametrize("normalization", NORMALIZATIONS)
 @pytest.mark.parametrize("self_loop", [0, 1])
 def test_a_node_that_leads_nowhere_has_a_zero_implicit_row_without_its_self_entry(
-    normalization: str, self_loop: int
-) -> None:
+    normalization, self_loop
+):
     matrix = transition(random_adjacency(60), normalization, self_loop)
     found = ImplicitDiffusion(matrix, coefficients("ppr"), self_entry=False, unit_length=True)
     assert not found.times(torch.eye(60).unsqueeze(0))[0, ::7].any()
@@ -324,7 +281,7 @@ def test_a_node_that_leads_nowhere_has_a_zero_implicit_row_without_its_self_entr
     assert found.rows(torch.arange(1, 60, 7)).any(dim=1).all()
 
 
-def test_small_entries_survive_beside_a_large_self_entry() -> None:
+def test_small_entries_survive_beside_a_large_self_entry():
     """Node 0's only neighbour belongs almost wholly to node 1; at unit length it is all of it."""
     graph = Graph(np.ones((3, 1)), [[0, 1], [2, 2]], edge_weight=[1.0, 1e5])
     found = ImplicitDiffusion(
@@ -339,7 +296,7 @@ def test_small_entries_survive_beside_a_large_self_entry() -> None:
 
 
 @pytest.mark.parametrize("block", [1, 4, 10, 11])
-def test_the_size_of_blocks_does_not_matter(monkeypatch: pytest.MonkeyPatch, block: int) -> None:
+def test_the_size_of_blocks_does_not_matter(monkeypatch, block):
     monkeypatch.setattr(diffusion, "_BLOCK", block)
     adjacency = random_adjacency(10)
     matrix = transition(adjacency, "row")
@@ -350,14 +307,14 @@ def test_the_size_of_blocks_does_not_matter(monkeypatch: pytest.MonkeyPatch, blo
     np.testing.assert_allclose(found, shaped(exact, False, True), rtol=1e-4, atol=1e-5)
 
 
-def test_ppr_of_a_known_graph_has_known_values() -> None:
+def test_ppr_of_a_known_graph_has_known_values():
     """Two nodes that point at each other: S = t/(1-(1-t)²) · [[1, 1-t], [1-t, 1]]."""
     pair = sp.csr_array(np.array([[0, 1], [1, 0]], np.float32))
     found = dense_diffusion(transition(pair, "column"), "ppr", teleport=0.5)
     np.testing.assert_allclose(found, [[2 / 3, 1 / 3], [1 / 3, 2 / 3]], rtol=1e-6)
 
 
-def test_a_lost_replica_does_not_spoil_the_diffusion_of_others() -> None:
+def test_a_lost_replica_does_not_spoil_the_diffusion_of_others():
     for matrix in (random_adjacency(10), sp.csr_array((10, 10), dtype=np.float32)):
         implicit = ImplicitDiffusion(transition(matrix, "column"), coefficients("ppr"))
         weight = torch.ones(2, 10, 3)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -13,11 +12,7 @@ import torch
 
 from hpgmn.base.errors import HPGMNError
 from hpgmn.graph import Graph
-from hpgmn.statistics import (
-    LocalStatistics,
-    StatisticsSettings,
-    diffusion_forms,
-)
+from hpgmn.statistics import LocalStatistics, StatisticsSettings, diffusion_forms
 from hpgmn.statistics.diffusion import transition
 from hpgmn.statistics.diffusion_forms import Diffusion
 from hpgmn.statistics.local import fix_sketches
@@ -28,15 +23,13 @@ GPU = torch.device("cuda")
 PLAIN = StatisticsSettings(statistics=("diffusion",))
 
 
-def ring(num_nodes: int) -> Graph:
+def ring(num_nodes):
     """Every node leads to the next: N edges."""
     node = np.arange(num_nodes)
     return Graph(np.ones((num_nodes, 1)), np.stack([node, np.roll(node, -1)]))
 
 
-def form_of(
-    graph: Graph, monkeypatch: pytest.MonkeyPatch, free: float = math.inf, **changes: Any
-) -> str:
+def form_of(graph, monkeypatch, free=math.inf, **changes):
     monkeypatch.setattr(diffusion_forms, "free_bytes", lambda device: free)
     settings = replace(PLAIN, **changes)
     matrix = transition(graph.adjacency("out"), "column")
@@ -45,9 +38,7 @@ def form_of(
     )
 
 
-def test_auto_follows_the_rule(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_auto_follows_the_rule(monkeypatch, caplog):
     caplog.set_level("INFO", logger="hpgmn.statistics.definitions")
     graph = ring(100)
     monkeypatch.setattr(diffusion_forms, "IMPLICIT_LIMIT", 10_000)
@@ -68,14 +59,14 @@ def test_auto_follows_the_rule(
     assert caplog.messages[0].startswith("Diffusion of 100 nodes: dense form, 0.9 MiB; ")
 
 
-def test_free_memory_never_makes_a_sketch(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_free_memory_never_makes_a_sketch(monkeypatch):
     """The number of columns is the graph's, so that a run can go on where there is less memory."""
     with pytest.raises(HPGMNError, match="The implicit form"):
         form_of(ring(100), monkeypatch, free=200_000)
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_a_form_that_fits_is_taken_as_set(monkeypatch: pytest.MonkeyPatch, form: str) -> None:
+def test_a_form_that_fits_is_taken_as_set(monkeypatch, form):
     graph = ring(100)
     needed = Diffusion.form_bytes(form, transition(graph.adjacency("out"), "column"), PLAIN)
     assert form_of(graph, monkeypatch, free=needed, diffusion_form=form) == form
@@ -83,7 +74,7 @@ def test_a_form_that_fits_is_taken_as_set(monkeypatch: pytest.MonkeyPatch, form:
         form_of(graph, monkeypatch, free=needed - 1, diffusion_form=form)
 
 
-def test_a_refusal_names_the_forms_that_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_refusal_names_the_forms_that_fit(monkeypatch):
     monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
     with pytest.raises(HPGMNError) as caught:
         form_of(ring(20_000), monkeypatch, free=200 * 2**20, diffusion_form="dense")
@@ -96,9 +87,7 @@ def test_a_refusal_names_the_forms_that_fit(monkeypatch: pytest.MonkeyPatch) -> 
     assert "30.3 MiB" in remedy.alternatives[0].action
 
 
-def test_a_form_that_would_take_hours_is_not_proposed(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_form_that_would_take_hours_is_not_proposed(monkeypatch, caplog):
     caplog.set_level(
         "WARNING", logger="hpgmn.statistics.diffusion_forms"
     )  # others may have asked for more
@@ -121,24 +110,20 @@ def test_a_form_that_would_take_hours_is_not_proposed(
         ("sketch", "diffusion_dim"),
     ],
 )
-def test_where_nothing_fits_less_is_proposed(
-    monkeypatch: pytest.MonkeyPatch, form: str, setting: str
-) -> None:
+def test_where_nothing_fits_less_is_proposed(monkeypatch, form, setting):
     with pytest.raises(HPGMNError, match=rf"{setting}=.*, or leave diffusion out"):
         form_of(ring(1000), monkeypatch, free=2**10, diffusion_form=form)
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_nothing_is_built_before_it_is_known_to_fit(
-    monkeypatch: pytest.MonkeyPatch, small_graph: Graph, form: str
-) -> None:
+def test_nothing_is_built_before_it_is_known_to_fit(monkeypatch, small_graph, form):
     monkeypatch.setattr(diffusion_forms, "free_bytes", lambda device: 1000)
     settings = replace(PLAIN, diffusion_form=form)
     with pytest.raises(HPGMNError, match=r"for 18 nodes, and 0\.0 MiB are free"):
         LocalStatistics(small_graph).build(small_graph.y[None], 3, [settings])
 
 
-def test_what_a_form_needs_grows_with_what_is_asked() -> None:
+def test_what_a_form_needs_grows_with_what_is_asked():
     matrix = transition(ring(1000).adjacency("out"), "column")
     for form, name in (("topk", "diffusion_topk"), ("sketch", "diffusion_dim")):
         sizes = [
@@ -156,7 +141,7 @@ def test_what_a_form_needs_grows_with_what_is_asked() -> None:
 # The sketch is settled by the graph of the training.
 
 
-def test_settings_name_the_sketch_that_auto_took(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_settings_name_the_sketch_that_auto_took(monkeypatch):
     graph = ring(100)
     assert fix_sketches(graph, PLAIN) is PLAIN
     monkeypatch.setattr(diffusion_forms, "DENSE_LIMIT_BYTES", 0)
@@ -170,9 +155,7 @@ def test_settings_name_the_sketch_that_auto_took(monkeypatch: pytest.MonkeyPatch
         assert fix_sketches(graph, other) is other
 
 
-def test_whether_it_is_a_sketch_does_not_depend_on_the_neighbour_mode(
-    monkeypatch: pytest.MonkeyPatch, small_graph: Graph
-) -> None:
+def test_whether_it_is_a_sketch_does_not_depend_on_the_neighbour_mode(monkeypatch, small_graph):
     """Replicas of one batch may read different neighbours, but their widths must agree."""
     edges = small_graph.adjacency("out").nnz
     assert small_graph.adjacency("undirected").nnz > edges
@@ -187,9 +170,7 @@ def test_whether_it_is_a_sketch_does_not_depend_on_the_neighbour_mode(
     assert built["diffusion"].width == 256
 
 
-def test_a_trained_model_keeps_its_number_of_columns(
-    monkeypatch: pytest.MonkeyPatch, small_graph: Graph
-) -> None:
+def test_a_trained_model_keeps_its_number_of_columns(monkeypatch, small_graph):
     monkeypatch.setattr(diffusion_forms, "DENSE_LIMIT_BYTES", 0)
     monkeypatch.setattr(diffusion_forms, "IMPLICIT_LIMIT", 0)
     statistics = LocalStatistics(small_graph, columns=np.arange(18), width=20)

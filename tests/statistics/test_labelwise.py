@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -37,12 +36,12 @@ class Case(NamedTuple):
     labels: np.ndarray  # (R, N); -1 is unknown
 
     @property
-    def dense_x(self) -> np.ndarray:
+    def dense_x(self):
         return self.x.toarray() if sp.issparse(self.x) else self.x
 
 
 @st.composite
-def cases(draw: st.DrawFn) -> Case:
+def cases(draw):
     """Graphs with or without edges, repeats, self-loops, directions, weights and labels."""
     num_nodes = draw(st.integers(1, 6))
     node = st.integers(0, num_nodes - 1)
@@ -66,7 +65,7 @@ def cases(draw: st.DrawFn) -> Case:
     return Case(adjacency, graph.x, np.array(labels))
 
 
-def counts_by_loop(adjacency: sp.csr_array, labels: np.ndarray) -> np.ndarray:
+def counts_by_loop(adjacency, labels):
     weight = adjacency.toarray().astype(np.float64)
     counts = np.zeros((len(labels), NUM_CLASSES))
     for center in range(len(labels)):
@@ -76,7 +75,7 @@ def counts_by_loop(adjacency: sp.csr_array, labels: np.ndarray) -> np.ndarray:
     return counts
 
 
-def means_by_loop(adjacency: sp.csr_array, x: np.ndarray, labels: np.ndarray) -> np.ndarray:
+def means_by_loop(adjacency, x, labels):
     """(N, C·F): for each node and class the weighted mean over the neighbours of that class."""
     weight = adjacency.toarray().astype(np.float64)
     means = np.zeros((len(labels), NUM_CLASSES, x.shape[1]))
@@ -92,12 +91,12 @@ def means_by_loop(adjacency: sp.csr_array, x: np.ndarray, labels: np.ndarray) ->
     return means.reshape(len(labels), -1)
 
 
-def of_unit_length(rows: np.ndarray) -> np.ndarray:
+def of_unit_length(rows):
     return np.array([row / (math.sqrt(sum(row**2)) or 1) for row in rows])
 
 
 @given(cases())
-def test_class_counts_match_a_loop(case: Case) -> None:
+def test_class_counts_match_a_loop(case):
     found = class_counts(case.adjacency, case.labels, NUM_CLASSES)
     for replica, labels in enumerate(case.labels):
         expected = counts_by_loop(case.adjacency, labels)
@@ -106,13 +105,13 @@ def test_class_counts_match_a_loop(case: Case) -> None:
         np.testing.assert_array_equal(alone, found[replica])
 
 
-def test_isolated_node_has_zero_counts() -> None:
+def test_isolated_node_has_zero_counts():
     graph = Graph(np.ones((3, 1)), [[0, 0, 2], [1, 1, 2]], [0, 1, 1])
     found = class_counts(graph.adjacency("out"), graph.y, 2)
     assert found.tolist() == [[0, 1], [0, 0], [0, 0]]
 
 
-def test_one_hot_of_an_unknown_label_is_zero() -> None:
+def test_one_hot_of_an_unknown_label_is_zero():
     found = one_hot(np.array([[0, -1], [2, 1]]), 3)
     assert found.tolist() == [[[1, 0, 0], [0, 0, 0]], [[0, 0, 1], [0, 1, 0]]]
     assert found.dtype == np.float32
@@ -120,7 +119,7 @@ def test_one_hot_of_an_unknown_label_is_zero() -> None:
 
 @pytest.mark.parametrize("scaling", ["raw", "log", "fraction", "unit"])
 @given(seed=st.integers(0, 2**16), replicas=st.none() | st.integers(1, 3))
-def test_scaled_counts_match_a_loop(scaling: str, seed: int, replicas: int | None) -> None:
+def test_scaled_counts_match_a_loop(scaling, seed, replicas):
     random = np.random.default_rng(seed)
     shape = (5, 3) if replicas is None else (replicas, 5, 3)
     counts = (random.integers(0, 4, shape) * random.choice([1, 0.3])).astype(np.float32)
@@ -137,7 +136,7 @@ def test_scaled_counts_match_a_loop(scaling: str, seed: int, replicas: int | Non
 
 
 @given(cases())
-def test_averaging_weights_match_a_loop(case: Case) -> None:
+def test_averaging_weights_match_a_loop(case):
     weight = case.adjacency.toarray().astype(np.float64)
     for labels in case.labels:
         expected = np.zeros_like(weight)
@@ -150,7 +149,7 @@ def test_averaging_weights_match_a_loop(case: Case) -> None:
 
 
 @given(cases())
-def test_averaging_does_not_depend_on_the_size_of_blocks(case: Case) -> None:
+def test_averaging_does_not_depend_on_the_size_of_blocks(case):
     for labels in case.labels:
         whole = averaging_matrix(case.adjacency, labels, NUM_CLASSES).toarray()
         rows = class_mean_rows(case.adjacency, case.x, labels, NUM_CLASSES)
@@ -163,7 +162,7 @@ def test_averaging_does_not_depend_on_the_size_of_blocks(case: Case) -> None:
 
 
 @given(cases())
-def test_averaging_weights_of_a_class_sum_to_one(case: Case) -> None:
+def test_averaging_weights_of_a_class_sum_to_one(case):
     for labels in case.labels:
         found = averaging_matrix(case.adjacency, labels, NUM_CLASSES)
         sums = class_counts(found, labels, NUM_CLASSES)
@@ -172,7 +171,7 @@ def test_averaging_weights_of_a_class_sum_to_one(case: Case) -> None:
 
 
 @given(cases())
-def test_attributes_move_to_the_columns_of_their_class(case: Case) -> None:
+def test_attributes_move_to_the_columns_of_their_class(case):
     num_nodes, width = case.x.shape
     for labels in case.labels:
         expected = np.zeros((num_nodes, NUM_CLASSES * width), np.float32)
@@ -186,7 +185,7 @@ def test_attributes_move_to_the_columns_of_their_class(case: Case) -> None:
 
 
 @given(cases())
-def test_class_means_match_a_loop(case: Case) -> None:
+def test_class_means_match_a_loop(case):
     for labels in case.labels:
         found = class_means(case.adjacency, case.x, labels, NUM_CLASSES)
         expected = means_by_loop(case.adjacency, case.dense_x, labels)
@@ -198,7 +197,7 @@ def test_class_means_match_a_loop(case: Case) -> None:
 
 @pytest.mark.parametrize("unit_length", [False, True])
 @given(case=cases())
-def test_dense_rows_are_the_class_means_in_half_precision(case: Case, unit_length: bool) -> None:
+def test_dense_rows_are_the_class_means_in_half_precision(case, unit_length):
     for labels in case.labels:
         expected = means_by_loop(case.adjacency, case.dense_x, labels)
         expected = of_unit_length(expected) if unit_length else expected
@@ -210,9 +209,7 @@ def test_dense_rows_are_the_class_means_in_half_precision(case: Case, unit_lengt
 
 @pytest.mark.parametrize("unit_length", [False, True])
 @given(case=cases())
-def test_factored_means_act_like_dense_class_means(
-    unit_length: bool, assert_acts_like: Callable[..., None], case: Case
-) -> None:
+def test_factored_means_act_like_dense_class_means(unit_length, assert_acts_like, case):
     expected = [means_by_loop(case.adjacency, case.dense_x, labels) for labels in case.labels]
     if unit_length:
         expected = [of_unit_length(rows) for rows in expected]
@@ -222,9 +219,7 @@ def test_factored_means_act_like_dense_class_means(
 
 @pytest.mark.parametrize("unit_length", [False, True])
 @given(case=cases())
-def test_sparse_rows_act_like_dense_class_means(
-    unit_length: bool, assert_acts_like: Callable[..., None], case: Case
-) -> None:
+def test_sparse_rows_act_like_dense_class_means(unit_length, assert_acts_like, case):
     expected = [means_by_loop(case.adjacency, case.dense_x, labels) for labels in case.labels]
     if unit_length:
         expected = [of_unit_length(rows) for rows in expected]
@@ -236,7 +231,7 @@ def test_sparse_rows_act_like_dense_class_means(
 
 
 @given(cases())
-def test_factored_means_do_not_depend_on_the_form_of_x(case: Case) -> None:
+def test_factored_means_do_not_depend_on_the_form_of_x(case):
     weight = torch.ones(len(case.labels), NUM_CLASSES * case.x.shape[1], 2).cumsum(dim=1)
     products = [
         FactoredMeans(case.adjacency, x, case.labels, NUM_CLASSES).times(weight)
@@ -246,7 +241,7 @@ def test_factored_means_do_not_depend_on_the_form_of_x(case: Case) -> None:
 
 
 @given(cases())
-def test_a_replica_alone_has_the_means_it_has_among_others(case: Case) -> None:
+def test_a_replica_alone_has_the_means_it_has_among_others(case):
     generator = torch.Generator().manual_seed(0)
     width = NUM_CLASSES * case.x.shape[1]
     weight = torch.randn(len(case.labels), width, 2, generator=generator)
@@ -257,7 +252,7 @@ def test_a_replica_alone_has_the_means_it_has_among_others(case: Case) -> None:
 
 
 @given(cases())
-def test_a_lost_replica_does_not_spoil_the_means_of_others(case: Case) -> None:
+def test_a_lost_replica_does_not_spoil_the_means_of_others(case):
     labels = np.concatenate([case.labels, case.labels[:1]])
     weight = torch.ones(len(labels), NUM_CLASSES * case.x.shape[1], 2)
     weight[-1] = float("nan")
@@ -265,7 +260,7 @@ def test_a_lost_replica_does_not_spoil_the_means_of_others(case: Case) -> None:
     assert found[:-1].isfinite().all()
 
 
-def test_factored_means_leave_their_inputs_alone() -> None:
+def test_factored_means_leave_their_inputs_alone():
     graph = Graph([[3.0, 4.0], [1.0, 0.0], [0.0, 2.0]], [[0, 0, 1], [1, 2, 2]], [0, 1, 1])
     adjacency = graph.adjacency("out")
     before = adjacency.toarray().copy(), graph.x.copy()
@@ -275,14 +270,14 @@ def test_factored_means_leave_their_inputs_alone() -> None:
 
 
 @given(cases())
-def test_row_lengths_match_a_loop(case: Case) -> None:
+def test_row_lengths_match_a_loop(case):
     matrix = sp.csr_array(case.x)
     expected = [math.sqrt(sum(float(value) ** 2 for value in row)) for row in matrix.toarray()]
     assert row_lengths(matrix) == pytest.approx(expected, rel=1e-6)
 
 
 @pytest.mark.parametrize("kind", ["dense", "sparse"])
-def test_large_attributes_have_rows_of_unit_length(kind: str) -> None:
+def test_large_attributes_have_rows_of_unit_length(kind):
     edges = sp.csr_array(np.float32([[0, 1, 1], [0, 0, 1], [0, 0, 0]]))
     x: Any = np.float32([[1e6, 2e6], [3e6, -4e6], [1e-3, 2e-3]])
     labels = np.array([0, 1, 0])
@@ -293,7 +288,7 @@ def test_large_attributes_have_rows_of_unit_length(kind: str) -> None:
     np.testing.assert_allclose(rows, expected / np.where(lengths > 0, lengths, 1), atol=1e-3)
 
 
-def test_one_large_node_leaves_the_class_means_of_others_alone() -> None:
+def test_one_large_node_leaves_the_class_means_of_others_alone():
     random = np.random.default_rng(4)
     x = random.normal(size=(400, 5)).astype(np.float32)
     labels = random.integers(0, 3, 400)

@@ -13,7 +13,7 @@ from hpgmn.statistics.labelwise import class_means, class_means_on_device
 RANDOM = np.random.default_rng(5)
 
 
-def graph(density: float) -> tuple[sp.csr_array, np.ndarray, np.ndarray]:
+def graph(density):
     """Weighted edges, attributes, and labels of two replicas, some unknown."""
     edges = sp.random_array((30, 30), density=density, rng=RANDOM, format="csr", dtype=np.float32)
     edges.indices, edges.indptr = edges.indices.astype(np.int32), edges.indptr.astype(np.int32)
@@ -23,7 +23,7 @@ def graph(density: float) -> tuple[sp.csr_array, np.ndarray, np.ndarray]:
 
 @pytest.mark.parametrize("density", [0.0, 0.05, 0.4])
 @pytest.mark.parametrize("unit_length", [False, True])
-def test_rows_are_those_of_the_sparse_product(density: float, unit_length: bool) -> None:
+def test_rows_are_those_of_the_sparse_product(density, unit_length):
     edges, x, labels = graph(density)
     found = class_means_on_device(
         SparseMatrix(edges),
@@ -40,14 +40,14 @@ def test_rows_are_those_of_the_sparse_product(density: float, unit_length: bool)
         np.testing.assert_allclose(rows, expected, atol=2e-6)
 
 
-def test_half_precision_is_the_single_one_rounded() -> None:
+def test_half_precision_is_the_single_one_rounded():
     edges, x, labels = graph(0.3)
     given = (SparseMatrix(edges), torch.from_numpy(x), torch.from_numpy(labels), 3)
     half = class_means_on_device(*given, dtype=torch.float16)
     assert torch.equal(half, class_means_on_device(*given).half())
 
 
-def test_large_attributes_have_rows_of_unit_length_in_half_precision() -> None:
+def test_large_attributes_have_rows_of_unit_length_in_half_precision():
     edges, x, labels = graph(0.3)
     given = (SparseMatrix(edges), torch.from_numpy(x * 1e6), torch.from_numpy(labels), 3)
     half = class_means_on_device(*given, unit_length=True, dtype=torch.float16)

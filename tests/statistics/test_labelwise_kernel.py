@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -21,7 +20,7 @@ SOURCE = Path(__file__).parents[2] / "src"
 NUM_CLASSES = 4  # labels are below 3: nobody has class 3
 
 
-def random_graph(num_nodes: int = 300, width: int = 7, *, weighted: bool = False) -> Graph:
+def random_graph(num_nodes=300, width=7, *, weighted=False):
     """Directed; every seventh node leads nowhere, and node 1 to one neighbour only."""
     random = np.random.default_rng(0)
     source = random.choice([v for v in range(2, num_nodes) if v % 7], 5 * num_nodes)
@@ -31,11 +30,11 @@ def random_graph(num_nodes: int = 300, width: int = 7, *, weighted: bool = False
     return Graph(random.normal(size=(num_nodes, width)), edges, edge_weight=weight)
 
 
-def random_labels(num_nodes: int) -> np.ndarray:
+def random_labels(num_nodes):
     return np.random.default_rng(1).integers(-1, 3, num_nodes)
 
 
-def means_by_loop(graph: Graph, labels: np.ndarray, *, unit_length: bool) -> np.ndarray:
+def means_by_loop(graph, labels, *, unit_length):
     weight = graph.adjacency("out").toarray().astype(np.float64)
     rows = np.zeros((len(labels), NUM_CLASSES, graph.num_features))
     for center in range(len(labels)):
@@ -52,7 +51,7 @@ def means_by_loop(graph: Graph, labels: np.ndarray, *, unit_length: bool) -> np.
 @pytest.mark.parametrize("unit_length", [False, True])
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize(("dtype", "error"), [(np.float32, 1e-5), (np.float16, 1e-3)])
-def test_rows_match_a_loop(unit_length: bool, weighted: bool, dtype: Any, error: float) -> None:
+def test_rows_match_a_loop(unit_length, weighted, dtype, error):
     graph = random_graph(weighted=weighted)
     labels = random_labels(graph.num_nodes)
     found = np.full((graph.num_nodes, NUM_CLASSES * 7), np.nan, dtype)
@@ -65,9 +64,7 @@ def test_rows_match_a_loop(unit_length: bool, weighted: bool, dtype: Any, error:
 
 
 @pytest.mark.parametrize("unit_length", [False, True])
-def test_the_plain_kernel_is_the_compiled_one(
-    monkeypatch: pytest.MonkeyPatch, unit_length: bool
-) -> None:
+def test_the_plain_kernel_is_the_compiled_one(monkeypatch, unit_length):
     """The same source as Python: what numba makes of it differs by rounding alone."""
     graph = random_graph(40)
     labels = random_labels(40)
@@ -82,9 +79,7 @@ def test_the_plain_kernel_is_the_compiled_one(
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32])
-def test_neither_threads_nor_blocks_change_a_bit(
-    monkeypatch: pytest.MonkeyPatch, dtype: Any
-) -> None:
+def test_neither_threads_nor_blocks_change_a_bit(monkeypatch, dtype):
     graph = random_graph()
     labels = random_labels(graph.num_nodes)
     rows = []
@@ -100,7 +95,7 @@ def test_neither_threads_nor_blocks_change_a_bit(
     np.testing.assert_array_equal(rows[2], rows[0])
 
 
-def test_read_only_and_mapped_arrays_need_no_second_kernel(tmp_path: Path) -> None:
+def test_read_only_and_mapped_arrays_need_no_second_kernel(tmp_path):
     graph = random_graph()
     labels = random_labels(graph.num_nodes)
     expected = np.empty((graph.num_nodes, NUM_CLASSES * 7), np.float16)
@@ -118,13 +113,13 @@ def test_read_only_and_mapped_arrays_need_no_second_kernel(tmp_path: Path) -> No
     assert len(labelwise._compile_kernel().signatures) == 1
 
 
-def test_many_dense_attributes_take_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_dense_attributes_take_the_kernel(monkeypatch):
     graph = random_graph()
     adjacency, labels = graph.adjacency("out"), random_labels(graph.num_nodes)
     by_scipy = class_mean_rows(adjacency, graph.x, labels, NUM_CLASSES)
     asked = []
 
-    def watched(*arguments: Any, **options: Any) -> None:
+    def watched(*arguments, **options):
         asked.append(arguments)
         fill_class_means(*arguments, **options)
 
@@ -138,7 +133,7 @@ def test_many_dense_attributes_take_the_kernel(monkeypatch: pytest.MonkeyPatch) 
     assert len(asked) == 1  # sparse attributes never do
 
 
-def test_a_failure_in_a_thread_is_told() -> None:
+def test_a_failure_in_a_thread_is_told():
     graph = random_graph(20)
     too_narrow = np.empty((20, 3), np.float16)
     with pytest.raises(RuntimeError, match="size"):
@@ -148,7 +143,7 @@ def test_a_failure_in_a_thread_is_told() -> None:
 
 
 @pytest.mark.slow
-def test_numba_is_imported_by_those_who_need_it_alone() -> None:
+def test_numba_is_imported_by_those_who_need_it_alone():
     code = "import sys, hpgmn.statistics.labelwise, hpgmn.models; print('numba' in sys.modules)"
     done = subprocess.run(
         [sys.executable, "-c", code],

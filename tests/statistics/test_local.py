@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -23,7 +22,6 @@ from hpgmn.models.hpgmn import HPGMNSettings
 from hpgmn.statistics import (
     STATISTICS,
     LocalStatistics,
-    Statistic,
     StatisticsSettings,
     base_name,
     definitions,
@@ -70,7 +68,7 @@ class Case(NamedTuple):
     sparse: bool
     labels: np.ndarray  # (R, N)
 
-    def graph(self) -> Graph:
+    def graph(self):
         return Graph(
             sp.csr_array(self.x) if self.sparse else self.x,
             np.array([edge[:2] for edge in self.edges], np.int64).reshape(-1, 2).T,
@@ -78,7 +76,7 @@ class Case(NamedTuple):
             directed=self.directed,
         )
 
-    def permuted(self, order: np.ndarray) -> Case:
+    def permuted(self, order):
         """The same graph with node ``order[v]`` at place v."""
         place = np.argsort(order)
         edges = [(int(place[a]), int(place[b]), weight) for a, b, weight in self.edges]
@@ -86,7 +84,7 @@ class Case(NamedTuple):
 
 
 @st.composite
-def cases(draw: st.DrawFn, replicas: int = 2, sparse: bool | None = None) -> Case:
+def cases(draw, replicas=2, sparse=None):
     """Graphs with or without edges, repeats, self-loops, directions, weights and labels."""
     num_nodes = draw(st.integers(1, 6))
     node = st.integers(0, num_nodes - 1)
@@ -108,7 +106,7 @@ def cases(draw: st.DrawFn, replicas: int = 2, sparse: bool | None = None) -> Cas
     )
 
 
-def choices(name: str) -> tuple[str, ...]:
+def choices(name):
     field = StatisticsSettings.__dataclass_fields__[name]
     found: tuple[str, ...] = field.metadata["choices"]
     return found
@@ -143,7 +141,7 @@ settings_of = st.builds(
 )
 
 
-def scaled(rows: np.ndarray, scaling: str) -> np.ndarray:
+def scaled(rows, scaling):
     """Each row by itself; a row of zeros stays so."""
     result = np.array(rows, np.float64)
     for place, row in enumerate(result):
@@ -156,7 +154,7 @@ def scaled(rows: np.ndarray, scaling: str) -> np.ndarray:
     return result
 
 
-def dense_adjacency(case: Case, mode: str) -> np.ndarray:
+def dense_adjacency(case, mode):
     out = np.zeros((len(case.x), len(case.x)))
     for source, target, weight in case.edges:
         if source != target:
@@ -167,7 +165,7 @@ def dense_adjacency(case: Case, mode: str) -> np.ndarray:
     return {"out": out, "in": out.T, "undirected": both}[mode]
 
 
-def dense_diffusion(weight: np.ndarray, settings: StatisticsSettings) -> np.ndarray:
+def dense_diffusion(weight, settings):
     identity = np.eye(len(weight))
     weight = weight + settings.diffusion_self_loop * identity
     rows, columns = weight.sum(axis=1), weight.sum(axis=0)
@@ -190,7 +188,7 @@ def dense_diffusion(weight: np.ndarray, settings: StatisticsSettings) -> np.ndar
     return scaled(found, settings.diffusion_scaling)
 
 
-def sketched(rows: np.ndarray, settings: StatisticsSettings) -> np.ndarray:
+def sketched(rows, settings):
     """Random directions weighted by rows of S; the own one is left out with the self entry."""
     names = np.arange(len(rows)).astype(np.str_)
     dim = settings.diffusion_dim
@@ -202,7 +200,7 @@ def sketched(rows: np.ndarray, settings: StatisticsSettings) -> np.ndarray:
     return found
 
 
-def expected(case: Case, name: str, mode: str, settings: StatisticsSettings) -> np.ndarray:
+def expected(case, name, mode, settings):
     """(R, N, width) in float64, in the most obvious way."""
     replicas, num_nodes = case.labels.shape
     weight = dense_adjacency(case, mode)
@@ -233,12 +231,12 @@ def expected(case: Case, name: str, mode: str, settings: StatisticsSettings) -> 
     return np.stack([scaled(one, settings.class_means_scaling) for one in rows])
 
 
-def build(case: Case, *settings: StatisticsSettings) -> dict[str, Statistic]:
+def build(case, *settings):
     each = list(settings) * (len(case.labels) if len(settings) == 1 else 1)
     return LocalStatistics(case.graph()).build(case.labels, NUM_CLASSES, each)
 
 
-def products(built: dict[str, Statistic], replicas: int) -> dict[str, torch.Tensor]:
+def products(built, replicas):
     """Each statistic times the same random weights."""
     generator = torch.Generator().manual_seed(0)
     return {
@@ -248,9 +246,7 @@ def products(built: dict[str, Statistic], replicas: int) -> dict[str, torch.Tens
 
 
 @given(case=cases(), settings=settings_of)
-def test_every_statistic_matches_the_obvious_matrix(
-    assert_acts_like: Callable[..., None], case: Case, settings: StatisticsSettings
-) -> None:
+def test_every_statistic_matches_the_obvious_matrix(assert_acts_like, case, settings):
     built = build(case, settings)
     assert list(built) == statistic_names(settings)
     for name, statistic in built.items():
@@ -262,7 +258,7 @@ def test_every_statistic_matches_the_obvious_matrix(
 
 
 @given(case=cases(), settings=settings_of)
-def test_both_directions_are_the_two_single_modes(case: Case, settings: StatisticsSettings) -> None:
+def test_both_directions_are_the_two_single_modes(case, settings):
     both = build(case, replace(settings, neighbors="both"))
     nodes = torch.arange(len(case.x))
     assert set(both) == {
@@ -278,9 +274,7 @@ def test_both_directions_are_the_two_single_modes(case: Case, settings: Statisti
 
 @pytest.mark.slow
 @given(case=cases(replicas=4), settings=settings_of, data=st.data())
-def test_replicas_with_different_neighbours_equal_separate_builds(
-    case: Case, settings: StatisticsSettings, data: st.DataObject
-) -> None:
+def test_replicas_with_different_neighbours_equal_separate_builds(case, settings, data):
     modes = data.draw(st.lists(st.sampled_from(NEIGHBORS[:3]), min_size=4, max_size=4))
     each = [replace(settings, neighbors=mode) for mode in modes]
     nodes = torch.arange(len(case.x)).flip(0)
@@ -299,7 +293,7 @@ def test_replicas_with_different_neighbours_equal_separate_builds(
             torch.testing.assert_close(together[name].rows(nodes, replica), statistic.rows(nodes))
 
 
-def test_only_what_differs_between_replicas_is_grouped(small_graph: Graph) -> None:
+def test_only_what_differs_between_replicas_is_grouped(small_graph):
     settings = PLAIN
     each = [replace(settings, neighbors=mode) for mode in ("out", "in", "out")]
     labels = np.stack([small_graph.y] * 3)
@@ -313,9 +307,7 @@ def test_only_what_differs_between_replicas_is_grouped(small_graph: Graph) -> No
 
 @pytest.mark.slow
 @given(case=cases(), settings=settings_of, data=st.data())
-def test_relabelling_nodes_permutes_rows(
-    case: Case, settings: StatisticsSettings, data: st.DataObject
-) -> None:
+def test_relabelling_nodes_permutes_rows(case, settings, data):
     order = np.array(data.draw(st.permutations(range(len(case.x)))))
     nodes = torch.arange(len(case.x))
     moved = build(case.permuted(order), settings)
@@ -334,9 +326,7 @@ def test_relabelling_nodes_permutes_rows(
 
 
 @given(case=cases(), settings=settings_of, random=st.randoms(use_true_random=False))
-def test_order_of_edges_does_not_matter(
-    case: Case, settings: StatisticsSettings, random: Any
-) -> None:
+def test_order_of_edges_does_not_matter(case, settings, random):
     shuffled = case._replace(edges=random.sample(case.edges, len(case.edges)))
     one, two = (products(build(each, settings), 2) for each in (case, shuffled))
     for name, product in one.items():
@@ -344,7 +334,7 @@ def test_order_of_edges_does_not_matter(
 
 
 @given(case=cases(sparse=True), settings=settings_of)
-def test_sparse_attributes_equal_dense_ones(case: Case, settings: StatisticsSettings) -> None:
+def test_sparse_attributes_equal_dense_ones(case, settings):
     sparse, dense = (
         products(build(each, settings), 2) for each in (case, case._replace(sparse=False))
     )
@@ -355,12 +345,8 @@ def test_sparse_attributes_equal_dense_ones(case: Case, settings: StatisticsSett
 @pytest.mark.slow
 @given(case=cases(), settings=settings_of, old=st.integers(1, 7), data=st.data())
 def test_another_graphs_columns_are_those_of_the_training_graph(
-    assert_acts_like: Callable[..., None],
-    case: Case,
-    settings: StatisticsSettings,
-    old: int,
-    data: st.DataObject,
-) -> None:
+    assert_acts_like, case, settings, old, data
+):
     new = len(case.x)
     places = data.draw(st.permutations(range(max(old, new))))[:new]
     columns = np.array([place if place < old else -1 for place in places])
@@ -381,9 +367,7 @@ def test_another_graphs_columns_are_those_of_the_training_graph(
 
 
 @pytest.mark.parametrize("sparse", [False, True])
-def test_automatic_class_means_are_dense_up_to_the_limit(
-    monkeypatch: pytest.MonkeyPatch, small_graph: Graph, sparse: bool
-) -> None:
+def test_automatic_class_means_are_dense_up_to_the_limit(monkeypatch, small_graph, sparse):
     graph = small_graph
     if sparse:
         graph = Graph(sp.csr_array(graph.x), graph.edge_index, graph.y)
@@ -399,7 +383,7 @@ def test_automatic_class_means_are_dense_up_to_the_limit(
 
 
 @pytest.mark.parametrize("sparse", [False, True])
-def test_class_means_take_the_form_they_are_told(small_graph: Graph, sparse: bool) -> None:
+def test_class_means_take_the_form_they_are_told(small_graph, sparse):
     graph = small_graph
     if sparse:
         graph = Graph(sp.csr_array(graph.x), graph.edge_index, graph.y)
@@ -417,9 +401,7 @@ def test_class_means_take_the_form_they_are_told(small_graph: Graph, sparse: boo
         assert isinstance(built["class_means"], kind)
 
 
-def test_automatic_diffusion_is_dense_up_to_the_limit(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, small_graph: Graph
-) -> None:
+def test_automatic_diffusion_is_dense_up_to_the_limit(monkeypatch, caplog, small_graph):
     settings = replace(PLAIN, statistics=("diffusion",))
     size = small_graph.num_nodes**2 * 4
     caplog.set_level("INFO", logger="hpgmn.statistics.definitions")
@@ -433,7 +415,7 @@ def test_automatic_diffusion_is_dense_up_to_the_limit(
         assert caplog.messages[-1].startswith(f"Diffusion of 18 nodes: {word} form, 0.1 MiB; a ")
 
 
-def test_diffusion_takes_the_form_it_is_told(small_graph: Graph) -> None:
+def test_diffusion_takes_the_form_it_is_told(small_graph):
     for form, kind in (
         ("dense", DenseDiffusion),
         ("implicit", ImplicitDiffusion),
@@ -445,14 +427,14 @@ def test_diffusion_takes_the_form_it_is_told(small_graph: Graph) -> None:
         assert isinstance(built["diffusion"], kind)
 
 
-def test_sparse_attributes_stay_sparse(small_graph: Graph) -> None:
+def test_sparse_attributes_stay_sparse(small_graph):
     sparse = Graph(sp.csr_array(small_graph.x), small_graph.edge_index)
     for scaling in choices("attributes_scaling"):
         assert isinstance(LocalStatistics(sparse).attributes(scaling), SparseRows)
         assert isinstance(LocalStatistics(small_graph).attributes(scaling), DenseRows)
 
 
-def test_what_does_not_depend_on_labels_is_built_once(small_graph: Graph) -> None:
+def test_what_does_not_depend_on_labels_is_built_once(small_graph):
     statistics = LocalStatistics(small_graph)
     settings = PLAIN
     first = statistics.build(small_graph.y[None], 3, [settings])
@@ -476,9 +458,7 @@ def test_what_does_not_depend_on_labels_is_built_once(small_graph: Graph) -> Non
         {"diffusion_self_entry": False},
     ],
 )
-def test_other_settings_of_diffusion_are_not_mistaken_for_the_kept_one(
-    small_graph: Graph, change: dict[str, Any]
-) -> None:
+def test_other_settings_of_diffusion_are_not_mistaken_for_the_kept_one(small_graph, change):
     statistics, nodes = LocalStatistics(small_graph), torch.arange(18)
     settings = replace(PLAIN, statistics=("diffusion",))
     changed = replace(settings, **change)
@@ -489,7 +469,7 @@ def test_other_settings_of_diffusion_are_not_mistaken_for_the_kept_one(
     assert not torch.allclose(found, kept, atol=1e-3)
 
 
-def test_heat_time_and_tolerance_are_not_mistaken_for_the_kept_ones(small_graph: Graph) -> None:
+def test_heat_time_and_tolerance_are_not_mistaken_for_the_kept_ones(small_graph):
     statistics, nodes = LocalStatistics(small_graph), torch.arange(18)
     settings = replace(
         PLAIN, statistics=("diffusion",), diffusion="heat", diffusion_form="implicit"
@@ -514,9 +494,7 @@ def test_heat_time_and_tolerance_are_not_mistaken_for_the_kept_ones(small_graph:
         ("sketch", {"diffusion_dim": 20}),
     ],
 )
-def test_settings_of_one_form_are_not_mistaken_for_the_kept_ones(
-    small_graph: Graph, form: str, change: dict[str, Any]
-) -> None:
+def test_settings_of_one_form_are_not_mistaken_for_the_kept_ones(small_graph, form, change):
     statistics, nodes = LocalStatistics(small_graph), torch.arange(18)
     settings = replace(PLAIN, statistics=("diffusion",), diffusion_form=form)
     kept, found = (
@@ -526,7 +504,7 @@ def test_settings_of_one_form_are_not_mistaken_for_the_kept_ones(
     assert kept.shape != found.shape or not torch.allclose(kept, found, atol=1e-3)
 
 
-def test_the_largest_entries_have_unit_length_among_themselves(small_graph: Graph) -> None:
+def test_the_largest_entries_have_unit_length_among_themselves(small_graph):
     settings = replace(
         PLAIN,
         statistics=("diffusion",),
@@ -542,7 +520,7 @@ def test_the_largest_entries_have_unit_length_among_themselves(small_graph: Grap
     np.testing.assert_allclose(np.linalg.norm(rows, axis=1), [1] * 17 + [0], rtol=1e-6)
 
 
-def test_a_sketch_serves_nodes_that_were_added_later(small_graph: Graph) -> None:
+def test_a_sketch_serves_nodes_that_were_added_later(small_graph):
     """Rows of named nodes that reach none of the new ones are those of the graph before."""
     settings = replace(
         PLAIN,
@@ -566,7 +544,7 @@ def test_a_sketch_serves_nodes_that_were_added_later(small_graph: Graph) -> None
     assert after.rows(torch.tensor([18])).any()
 
 
-def test_statistics_leave_the_graph_alone(small_graph: Graph) -> None:
+def test_statistics_leave_the_graph_alone(small_graph):
     x = small_graph.x.copy()
     before = {mode: small_graph.adjacency(mode).toarray().copy() for mode in NEIGHBORS[:3]}
     settings = replace(
@@ -593,7 +571,7 @@ def test_statistics_leave_the_graph_alone(small_graph: Graph) -> None:
         np.testing.assert_array_equal(small_graph.adjacency(mode).toarray(), matrix)
 
 
-def test_read_only_attributes_give_no_warning(small_graph: Graph) -> None:
+def test_read_only_attributes_give_no_warning(small_graph):
     """Memory-mapped files and pandas give such arrays; torch would warn."""
     x = small_graph.x.copy()
     x.flags.writeable = False
@@ -603,7 +581,7 @@ def test_read_only_attributes_give_no_warning(small_graph: Graph) -> None:
 
 @pytest.mark.parametrize("scaling", ["raw", "fraction", "unit"])
 @pytest.mark.parametrize("form", [np.asarray, sp.csr_array])
-def test_scaled_attributes_match_a_loop(scaling: str, form: Callable[..., Any]) -> None:
+def test_scaled_attributes_match_a_loop(scaling, form):
     """A fraction is of the sum of sizes, so that negative attributes cannot blow a row up."""
     x = np.array([[3, -4, 0], [0, 0, 0], [0.5, 0, 0.25]], np.float32)
     found = scale_attributes(form(x), scaling)
@@ -615,9 +593,7 @@ def test_scaled_attributes_match_a_loop(scaling: str, form: Callable[..., Any]) 
 
 @pytest.mark.parametrize("scaling", ["fraction", "unit"])
 @pytest.mark.parametrize("form", [np.asarray, sp.csr_array])
-def test_attributes_scaled_in_blocks_have_the_bits_of_the_whole(
-    scaling: str, form: Callable[..., Any]
-) -> None:
+def test_attributes_scaled_in_blocks_have_the_bits_of_the_whole(scaling, form):
     """Shards scale so, and an empty or odd row is not in every block."""
     x = np.random.default_rng(5).normal(size=(900, 6)).astype(np.float32)
     x[17], x[400], x[401] = 0, 1e30, 1e-30
@@ -629,7 +605,7 @@ def test_attributes_scaled_in_blocks_have_the_bits_of_the_whole(
     np.testing.assert_allclose(dense, scaled(x.astype(np.float64), scaling), rtol=1e-6)
 
 
-def test_a_graph_without_edges_has_zero_statistics_but_for_itself() -> None:
+def test_a_graph_without_edges_has_zero_statistics_but_for_itself():
     graph = Graph([[1.0, 2.0], [3.0, 4.0]], np.empty((2, 0)), [0, 1])
     settings = replace(PLAIN, teleport=0.2)
     for form in ("dense", "implicit", "topk", "sketch"):
@@ -646,7 +622,7 @@ def test_a_graph_without_edges_has_zero_statistics_but_for_itself() -> None:
             assert not rows[name].any()
 
 
-def test_soft_counts_add_up_the_neighbours_probabilities(small_graph: Graph) -> None:
+def test_soft_counts_add_up_the_neighbours_probabilities(small_graph):
     """Of every neighbour and class, one after the other; without probabilities labels count."""
     settings = replace(
         PLAIN, statistics=("class_counts", "neighbor_class_counts"), soft_counts=True
@@ -679,13 +655,13 @@ def test_soft_counts_add_up_the_neighbours_probabilities(small_graph: Graph) -> 
 
 @pytest.mark.parametrize("neighbors", [("both", "both"), ("out", "in"), ("in", "in")])
 def test_a_statistic_and_its_mean_over_neighbours_are_built_once(
-    small_graph: Graph, neighbors: tuple[str, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+    small_graph, neighbors, monkeypatch
+):
     kinds = ("neighbor_class_means", "class_means", "class_counts", "neighbor_class_counts")
     built: list[str] = []
 
-    def noted(name: str, own: Callable[..., Any]) -> Callable[..., Any]:
-        def build(*given: Any) -> Any:
+    def noted(name, own):
+        def build(*given):
             built.append(f"{name} {given[1].mode}")
             return own(*given)
 
@@ -709,7 +685,7 @@ def test_a_statistic_and_its_mean_over_neighbours_are_built_once(
                 assert torch.equal(found[name].rows(nodes, replica), expected)
 
 
-def test_names_carry_a_direction_where_both_are_read() -> None:
+def test_names_carry_a_direction_where_both_are_read():
     chosen = ("attributes", "class_counts", "adjacency")
     single = replace(PLAIN, statistics=chosen, neighbors="in")
     assert statistic_names(single) == list(chosen)
@@ -726,7 +702,7 @@ def test_names_carry_a_direction_where_both_are_read() -> None:
 
 
 @given(case=cases(), mode=st.sampled_from(NEIGHBORS[:3]))
-def test_two_hops_are_the_nodes_two_edges_away_and_no_fewer(case: Case, mode: str) -> None:
+def test_two_hops_are_the_nodes_two_edges_away_and_no_fewer(case, mode):
     matrix = case.graph().adjacency(mode).toarray()
     num_nodes = len(matrix)
     far = np.zeros((num_nodes, num_nodes))
@@ -749,16 +725,14 @@ def test_two_hops_are_the_nodes_two_edges_away_and_no_fewer(case: Case, mode: st
     assert found.host.has_sorted_indices
 
 
-def test_two_hops_do_not_depend_on_the_size_of_blocks(
-    monkeypatch: pytest.MonkeyPatch, small_graph: Graph
-) -> None:
+def test_two_hops_do_not_depend_on_the_size_of_blocks(monkeypatch, small_graph):
     whole = LocalStatistics(small_graph).two_hop("out").host.toarray()
     assert whole.any()
     monkeypatch.setattr(local, "_BLOCK", 5)
     np.testing.assert_array_equal(LocalStatistics(small_graph).two_hop("out").host.toarray(), whole)
 
 
-def test_two_hops_are_kept_for_each_mode(small_graph: Graph) -> None:
+def test_two_hops_are_kept_for_each_mode(small_graph):
     statistics = LocalStatistics(small_graph)
     kept = {mode: statistics.two_hop(mode) for mode in NEIGHBORS[:3]}
     for mode, matrix in kept.items():
@@ -766,7 +740,7 @@ def test_two_hops_are_kept_for_each_mode(small_graph: Graph) -> None:
     assert len({id(matrix) for matrix in kept.values()}) == 3
 
 
-def test_too_many_two_hops_are_refused(monkeypatch: pytest.MonkeyPatch, small_graph: Graph) -> None:
+def test_too_many_two_hops_are_refused(monkeypatch, small_graph):
     entries = LocalStatistics(small_graph).two_hop("undirected").host.nnz
     monkeypatch.setattr(local, "TWO_HOP_LIMIT", entries)
     assert LocalStatistics(small_graph).two_hop("undirected").host.nnz == entries
@@ -777,8 +751,8 @@ def test_too_many_two_hops_are_refused(monkeypatch: pytest.MonkeyPatch, small_gr
 
 @pytest.mark.parametrize("scaling", ["raw", "unit"])
 def test_class_means_of_half_precision_are_those_of_the_dense_form(
-    small_graph: Graph, assert_acts_like: Callable[..., None], scaling: str
-) -> None:
+    small_graph, assert_acts_like, scaling
+):
     labels = np.stack([small_graph.y, (small_graph.y + 1) % 3])
     chosen = replace(PLAIN, statistics=("class_means",), class_means_scaling=scaling)
     builder = LocalStatistics(small_graph)
@@ -792,14 +766,14 @@ def test_class_means_of_half_precision_are_those_of_the_dense_form(
     assert_acts_like(half, dense.matrices.numpy(), rtol=3e-3, atol=6e-3)
 
 
-def test_batches_take_class_means_of_half_precision(small_graph: Graph) -> None:
+def test_batches_take_class_means_of_half_precision(small_graph):
     chosen = HPGMNSettings(statistics=("class_means",), neighbors="out", batch_size=2)
     found = LocalStatistics(small_graph).build(small_graph.y[None], 3, [chosen])["class_means"]
     assert isinstance(found, ReplicaRows)
     assert found.matrices.dtype == torch.float16
 
 
-def test_the_statistics_built_last_are_kept_and_no_others(small_graph: Graph) -> None:
+def test_the_statistics_built_last_are_kept_and_no_others(small_graph):
     local = LocalStatistics(small_graph)
     settings = [StatisticsSettings()] * 2
     labels = np.stack([small_graph.y, np.roll(small_graph.y, 1)])
@@ -821,9 +795,7 @@ def test_the_statistics_built_last_are_kept_and_no_others(small_graph: Graph) ->
 @pytest.mark.slow
 @pytest.mark.parametrize("scaling", ["raw", "unit"])
 @given(case=cases())
-def test_a_sketch_of_class_means_is_the_class_means_times_signs(
-    assert_acts_like: Callable[..., None], scaling: str, case: Case
-) -> None:
+def test_a_sketch_of_class_means_is_the_class_means_times_signs(assert_acts_like, scaling, case):
     dim = 8
     settings = replace(PLAIN, statistics=("class_means",), class_means_scaling="raw")
     means = expected(case, "class_means", "undirected", settings)
@@ -842,7 +814,7 @@ def test_a_sketch_of_class_means_is_the_class_means_times_signs(
         assert_acts_like(found, stacked, rtol=3e-3, atol=6e-3)
 
 
-def test_batches_take_sparse_class_means_where_they_are_shorter(small_graph: Graph) -> None:
+def test_batches_take_sparse_class_means_where_they_are_shorter(small_graph):
     """A one in each of 200 columns, or ten in each of 20: 3 neighbours, 3 classes."""
     chosen = HPGMNSettings(statistics=("class_means",), neighbors="out", batch_size=2)
     for width, filled, kind in ((200, 1, SparseReplicaRows), (20, 10, ReplicaRows)):
@@ -854,7 +826,7 @@ def test_batches_take_sparse_class_means_where_they_are_shorter(small_graph: Gra
         assert found.width == 3 * width
 
 
-def test_the_builder_for_other_edges_keeps_the_columns(small_graph: Graph) -> None:
+def test_the_builder_for_other_edges_keeps_the_columns(small_graph):
     columns = np.append(np.arange(17) + 1, -1)
     fewer = Graph(small_graph.x, small_graph.edge_index[:, :20])
     builder = LocalStatistics(small_graph, columns=columns, width=20).on(fewer)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,7 +10,6 @@ import scipy.sparse as sp
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch import Tensor
 
 from hpgmn.base.sparse import SparseMatrix, block_diagonal
 from hpgmn.statistics import operators
@@ -37,7 +34,7 @@ from hpgmn.statistics.operators import (
 sizes = st.tuples(st.integers(1, 3), st.integers(1, 6), st.integers(1, 6), st.integers(0, 2**16))
 
 
-def random_matrices(replicas: int, height: int, width: int, seed: int) -> np.ndarray:
+def random_matrices(replicas, height, width, seed):
     """(R, N, width) float32 with about half of the entries zero."""
     random = np.random.default_rng(seed)
     values = random.normal(size=(replicas, height, width))
@@ -45,54 +42,44 @@ def random_matrices(replicas: int, height: int, width: int, seed: int) -> np.nda
     return values.astype(np.float32)
 
 
-def dense(matrix: np.ndarray) -> DenseRows:
+def dense(matrix):
     return DenseRows(torch.from_numpy(matrix))
 
 
-def sparse(matrix: np.ndarray) -> SparseRows:
+def sparse(matrix):
     return SparseRows(SparseMatrix(sp.csr_array(matrix)))
 
 
-def sparse_apart(matrices: np.ndarray) -> SparseReplicaRows:
+def sparse_apart(matrices):
     blocks = block_diagonal([sp.csr_array(matrix) for matrix in matrices])
     return SparseReplicaRows(SparseMatrix(blocks), len(matrices))
 
 
-def random_tensor(*shape: int) -> Tensor:
+def random_tensor(*shape):
     return torch.randn(*shape, generator=torch.Generator().manual_seed(0))
 
 
 @pytest.mark.parametrize("form", [dense, sparse])
 @given(size=sizes)
-def test_shared_rows_act_like_their_matrix(
-    form: Callable[[np.ndarray], Statistic],
-    assert_acts_like: Callable[..., None],
-    size: tuple[int, int, int, int],
-) -> None:
+def test_shared_rows_act_like_their_matrix(form, assert_acts_like, size):
     matrix = random_matrices(1, *size[1:])[0]
     assert_acts_like(form(matrix), np.stack([matrix] * size[0]))
 
 
 @pytest.mark.parametrize("form", [dense, sparse])
-def test_rows_without_entries_act_like_zeros(
-    form: Callable[[np.ndarray], Statistic], assert_acts_like: Callable[..., None]
-) -> None:
+def test_rows_without_entries_act_like_zeros(form, assert_acts_like):
     matrix = np.zeros((3, 4), np.float32)
     assert_acts_like(form(matrix), np.stack([matrix] * 2), rtol=0, atol=0)
 
 
 @given(size=sizes)
-def test_replica_rows_act_like_each_replicas_matrix(
-    assert_acts_like: Callable[..., None], size: tuple[int, int, int, int]
-) -> None:
+def test_replica_rows_act_like_each_replicas_matrix(assert_acts_like, size):
     matrices = random_matrices(*size)
     assert_acts_like(ReplicaRows(torch.from_numpy(matrices)), matrices)
 
 
 @given(size=sizes)
-def test_sparse_replica_rows_act_like_each_replicas_matrix(
-    assert_acts_like: Callable[..., None], size: tuple[int, int, int, int]
-) -> None:
+def test_sparse_replica_rows_act_like_each_replicas_matrix(assert_acts_like, size):
     matrices = random_matrices(*size)
     assert_acts_like(sparse_apart(matrices), matrices)
 
@@ -101,10 +88,8 @@ def test_sparse_replica_rows_act_like_each_replicas_matrix(
 @pytest.mark.parametrize("form", [dense, sparse, ReplicaRows, sparse_apart])
 @given(size=sizes)
 def test_a_mean_over_neighbours_acts_like_the_product_of_both_matrices(
-    form: Callable[..., Statistic],
-    assert_acts_like: Callable[..., None],
-    size: tuple[int, int, int, int],
-) -> None:
+    form, assert_acts_like, size
+):
     replicas, height, width, seed = size
     own = random_matrices(replicas, height, width, seed)
     spread = np.abs(random_matrices(1, height, height, seed + 1)[0])
@@ -118,9 +103,7 @@ def test_a_mean_over_neighbours_acts_like_the_product_of_both_matrices(
 
 
 @given(size=sizes)
-def test_rows_that_are_multiplied_whole_on_a_gpu_act_alike(
-    assert_acts_like: Callable[..., None], size: tuple[int, int, int, int]
-) -> None:
+def test_rows_that_are_multiplied_whole_on_a_gpu_act_alike(assert_acts_like, size):
     """A GPU takes rows out of the product where many are asked for; here all devices do."""
     matrices = random_matrices(*size)
     with pytest.MonkeyPatch.context() as patch:
@@ -130,7 +113,7 @@ def test_rows_that_are_multiplied_whole_on_a_gpu_act_alike(
 
 
 @pytest.mark.parametrize(("device", "sliced"), [("cpu", True), ("cuda", False)])
-def test_a_gpu_slices_only_where_few_rows_are_asked_for(device: str, sliced: bool) -> None:
+def test_a_gpu_slices_only_where_few_rows_are_asked_for(device, sliced):
     matrix = SparseMatrix(sp.csr_array((160, 3), dtype=np.float32), device)
     many, few = torch.zeros(2, 10), torch.zeros(2, 9)
     assert operators._is_worth_slicing(matrix, 160, many) is sliced
@@ -138,9 +121,7 @@ def test_a_gpu_slices_only_where_few_rows_are_asked_for(device: str, sliced: boo
 
 
 @given(size=sizes)
-def test_some_rows_of_any_statistic_act_like_those_rows(
-    assert_acts_like: Callable[..., None], size: tuple[int, int, int, int]
-) -> None:
+def test_some_rows_of_any_statistic_act_like_those_rows(assert_acts_like, size):
     matrices = random_matrices(*size)
     nodes = torch.randint(size[1], (size[0], 4), generator=torch.Generator().manual_seed(2))
     found = SomeRows(ReplicaRows(torch.from_numpy(matrices)), nodes)
@@ -148,7 +129,7 @@ def test_some_rows_of_any_statistic_act_like_those_rows(
 
 
 @pytest.mark.parametrize("replicas", [1, 3])
-def test_some_rows_take_what_these_rows_take(replicas: int) -> None:
+def test_some_rows_take_what_these_rows_take(replicas):
     """No form keeps or computes more than the rows asked for."""
     matrices = random_matrices(replicas, 40, 7, seed=0)
     nodes = torch.randint(40, (replicas, 5), generator=torch.Generator().manual_seed(0))
@@ -165,7 +146,7 @@ def test_some_rows_take_what_these_rows_take(replicas: int) -> None:
     assert half.matrices.shape == (replicas, 5, 7)
 
 
-def test_one_list_of_nodes_for_all_replicas_is_read_once() -> None:
+def test_one_list_of_nodes_for_all_replicas_is_read_once():
     matrix = random_matrices(1, 6, 4, seed=0)[0]
     nodes = torch.tensor([[5, 0, 5]]).expand(3, -1)
     assert is_shared(nodes)
@@ -179,7 +160,7 @@ def test_one_list_of_nodes_for_all_replicas_is_read_once() -> None:
     assert isinstance(grouped.members[0][0], DenseRows)
 
 
-def test_taking_some_rows_leaves_the_statistic_alone() -> None:
+def test_taking_some_rows_leaves_the_statistic_alone():
     """Another thread may be in the middle of a product: not even what is kept for later changes."""
     matrices = random_matrices(2, 6, 4, seed=0)
     nodes = torch.tensor([[5, 0, 5], [1, 2, 3]])
@@ -189,7 +170,7 @@ def test_taking_some_rows_leaves_the_statistic_alone() -> None:
         assert statistic.matrix.__dict__ == before
 
 
-def test_some_rows_may_be_taken_in_one_thread_while_another_multiplies() -> None:
+def test_some_rows_may_be_taken_in_one_thread_while_another_multiplies():
     matrices = random_matrices(2, 300, 40, seed=0)
     statistics = [dense(matrices[0]), sparse(matrices[0]), sparse_apart(matrices)]
     weight = random_tensor(2, 40, 3)
@@ -205,7 +186,7 @@ def test_some_rows_may_be_taken_in_one_thread_while_another_multiplies() -> None
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
-def test_rows_on_the_host_move_to_where_products_happen(dtype: torch.dtype) -> None:
+def test_rows_on_the_host_move_to_where_products_happen(dtype):
     """The device "meta" stands for a GPU: shapes and types, no values."""
     matrices = torch.from_numpy(random_matrices(2, 6, 4, seed=0)).to(dtype)
     nodes = torch.tensor([[5, 0, 5], [1, 2, 3]])
@@ -224,9 +205,7 @@ def test_rows_on_the_host_move_to_where_products_happen(dtype: torch.dtype) -> N
     assert shared.matrix.is_meta
 
 
-def test_rows_in_a_mapped_file_are_read_where_they_are(
-    tmp_path: Path, assert_acts_like: Callable[..., None]
-) -> None:
+def test_rows_in_a_mapped_file_are_read_where_they_are(tmp_path, assert_acts_like):
     matrices = random_matrices(2, 6, 4, seed=0).astype(np.float16)
     np.save(tmp_path / "rows.npy", matrices)
     mapped = torch.from_numpy(np.load(tmp_path / "rows.npy", mmap_mode="c", allow_pickle=False))
@@ -235,7 +214,7 @@ def test_rows_in_a_mapped_file_are_read_where_they_are(
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-def test_some_rows_are_alike_on_a_gpu() -> None:
+def test_some_rows_are_alike_on_a_gpu():
     matrices = random_matrices(2, 300, 40, seed=0)
     rows = torch.from_numpy(matrices)
     shared = SparseMatrix(sp.csr_array(matrices[0]), "cuda")
@@ -258,9 +237,7 @@ def test_some_rows_are_alike_on_a_gpu() -> None:
 
 
 @given(size=sizes)
-def test_half_precision_rows_act_like_what_they_hold(
-    assert_acts_like: Callable[..., None], size: tuple[int, int, int, int]
-) -> None:
+def test_half_precision_rows_act_like_what_they_hold(assert_acts_like, size):
     matrices = random_matrices(*size).astype(np.float16)
     assert_acts_like(ReplicaRows(torch.from_numpy(matrices)), matrices)
     assert_acts_like(dense(matrices[0]), np.stack([matrices[0]] * size[0]))
@@ -269,13 +246,7 @@ def test_half_precision_rows_act_like_what_they_hold(
 @pytest.mark.slow
 @pytest.mark.parametrize("form", [dense, sparse])
 @given(size=sizes, old=st.integers(1, 7), data=st.data())
-def test_reindexed_columns_are_those_of_the_old_graph(
-    form: Callable[[np.ndarray], Statistic],
-    assert_acts_like: Callable[..., None],
-    size: tuple[int, int, int, int],
-    old: int,
-    data: st.DataObject,
-) -> None:
+def test_reindexed_columns_are_those_of_the_old_graph(form, assert_acts_like, size, old, data):
     replicas, new, _, seed = size
     matrix = random_matrices(1, new, new, seed)[0]
     places = data.draw(st.permutations(range(max(old, new))))[:new]
@@ -291,17 +262,13 @@ def test_reindexed_columns_are_those_of_the_old_graph(
         assert_acts_like(found, np.stack([expected] * replicas))
 
 
-def test_reindexed_nodes_that_are_all_new_have_zero_rows(
-    assert_acts_like: Callable[..., None],
-) -> None:
+def test_reindexed_nodes_that_are_all_new_have_zero_rows(assert_acts_like):
     found = Reindexed(dense(np.ones((2, 2), np.float32)), torch.tensor([-1, -1]), 3)
     assert_acts_like(found, np.zeros((1, 2, 3)), rtol=0, atol=0)
 
 
 @given(size=st.tuples(st.integers(1, 5), st.integers(1, 5), st.integers(0, 2**16)), data=st.data())
-def test_grouped_statistics_serve_each_replica_with_its_own(
-    assert_acts_like: Callable[..., None], size: tuple[int, int, int], data: st.DataObject
-) -> None:
+def test_grouped_statistics_serve_each_replica_with_its_own(assert_acts_like, size, data):
     """Groups of unlike forms, their replicas in any order among each other."""
     counts = data.draw(st.tuples(*[st.integers(1, 2)] * 3))
     replicas = sum(counts)
@@ -322,16 +289,14 @@ def test_grouped_statistics_serve_each_replica_with_its_own(
     assert_acts_like(Grouped(members), matrices)
 
 
-def test_grouped_statistics_refuse_a_replica_they_do_not_serve() -> None:
+def test_grouped_statistics_refuse_a_replica_they_do_not_serve():
     grouped = Grouped([(dense(np.ones((2, 2), np.float32)), [0])])
     with pytest.raises(IndexError):
         grouped.rows(torch.tensor([0]), 1)
 
 
 @pytest.mark.parametrize("form", [dense, sparse])
-def test_a_lost_replica_does_not_spoil_the_others(
-    form: Callable[[np.ndarray], Statistic],
-) -> None:
+def test_a_lost_replica_does_not_spoil_the_others(form):
     statistic = form(random_matrices(1, 5, 4, 0)[0])
     weight = random_tensor(3, 4, 2)
     alone = statistic.times(weight[:1])
@@ -340,7 +305,7 @@ def test_a_lost_replica_does_not_spoil_the_others(
 
 
 @given(sizes)
-def test_replicas_beside_each_other_come_apart_again(size: tuple[int, int, int, int]) -> None:
+def test_replicas_beside_each_other_come_apart_again(size):
     replicas, width, dim, _ = size
     weight = random_tensor(replicas, width, dim)
     wide = join_replicas(weight)
@@ -349,7 +314,7 @@ def test_replicas_beside_each_other_come_apart_again(size: tuple[int, int, int, 
     assert torch.equal(split_replicas(wide, replicas), weight)
 
 
-def test_take_nodes_takes_each_replicas_own_rows() -> None:
+def test_take_nodes_takes_each_replicas_own_rows():
     values = random_tensor(2, 4, 3)
     nodes = torch.tensor([[3, 0, 3], [1, 2, 2]])
     found = take_nodes(values, nodes)
@@ -359,7 +324,7 @@ def test_take_nodes_takes_each_replicas_own_rows() -> None:
     assert take_nodes(values, None) is values
 
 
-def test_with_columns_scales_the_rows_of_each_weight() -> None:
+def test_with_columns_scales_the_rows_of_each_weight():
     weight = random_tensor(2, 3, 4)
     columns = torch.tensor([[0.0, 1.0, 2.0], [3.0, 0.0, 0.5]])
     found = with_columns(weight, columns)

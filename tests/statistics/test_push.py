@@ -7,7 +7,6 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -30,7 +29,7 @@ kinds = st.sampled_from(
 
 
 @st.composite
-def transitions(draw: st.DrawFn, normalization: str | None = None) -> sp.csr_array:
+def transitions(draw, normalization=None):
     """T of graphs with or without edges, isolated nodes, repeats, directions and weights."""
     num_nodes = draw(st.integers(1, 8))
     node = st.integers(0, num_nodes - 1)
@@ -46,9 +45,7 @@ def transitions(draw: st.DrawFn, normalization: str | None = None) -> sp.csr_arr
     return transition(graph.adjacency("out"), kind, draw(st.sampled_from([0, 1])))
 
 
-def exact_diffusion(
-    matrix: sp.csr_array, kind: str, teleport: float = 0.15, heat_time: float = 3.0
-) -> np.ndarray:
+def exact_diffusion(matrix, kind, teleport=0.15, heat_time=3.0):
     dense, identity = matrix.toarray().astype(np.float64), np.eye(matrix.shape[0])
     if kind == "ppr":
         found = teleport * np.linalg.inv(identity - (1 - teleport) * dense)
@@ -57,9 +54,7 @@ def exact_diffusion(
     return np.where(abs(found) < 1e-12, 0, found)
 
 
-def random_transition(
-    num_nodes: int, normalization: str = "column", degree: int = 4
-) -> sp.csr_array:
+def random_transition(num_nodes, normalization="column", degree=4):
     """Directed; every seventh node leads nowhere."""
     random = np.random.default_rng(0)
     source = random.choice([v for v in range(num_nodes) if v % 7], degree * num_nodes)
@@ -68,15 +63,13 @@ def random_transition(
     return transition(graph.adjacency("out"), normalization)
 
 
-def assert_same_bits(one: sp.csr_array, two: sp.csr_array) -> None:
+def assert_same_bits(one, two):
     for part in ("indptr", "indices", "data"):
         np.testing.assert_array_equal(getattr(one, part), getattr(two, part))
 
 
 @given(transitions(), kinds)
-def test_with_a_small_threshold_the_rows_are_those_of_s(
-    matrix: sp.csr_array, kind: tuple[str, dict[str, float]]
-) -> None:
+def test_with_a_small_threshold_the_rows_are_those_of_s(matrix, kind):
     before = matrix.copy()
     found = largest_entries(matrix, kind[0], threshold=1e-10, tolerance=1e-9, **kind[1])
     np.testing.assert_allclose(
@@ -87,9 +80,7 @@ def test_with_a_small_threshold_the_rows_are_those_of_s(
 
 
 @given(transitions(), st.sampled_from([0.15, 0.6]), st.sampled_from([0.1, 1e-2, 1e-3, 1e-5]))
-def test_what_ppr_misses_is_bounded_by_the_threshold(
-    matrix: sp.csr_array, teleport: float, threshold: float
-) -> None:
+def test_what_ppr_misses_is_bounded_by_the_threshold(matrix, teleport, threshold):
     exact = exact_diffusion(matrix, "ppr", teleport)
     found = largest_entries(matrix, threshold=threshold, teleport=teleport).toarray()
     missing = exact - found
@@ -99,9 +90,7 @@ def test_what_ppr_misses_is_bounded_by_the_threshold(
 
 
 @given(transitions("column"), kinds, st.sampled_from([0.1, 1e-2, 1e-3, 1e-5]))
-def test_with_column_normalisation_every_entry_keeps_the_bound(
-    matrix: sp.csr_array, kind: tuple[str, dict[str, float]], threshold: float
-) -> None:
+def test_with_column_normalisation_every_entry_keeps_the_bound(matrix, kind, threshold):
     exact = exact_diffusion(matrix, kind[0], **kind[1])
     found = largest_entries(matrix, kind[0], threshold=threshold, tolerance=1e-9, **kind[1])
     bound = threshold * (1 - kind[1]["teleport"] if kind[0] == "ppr" else kind[1]["heat_time"])
@@ -110,7 +99,7 @@ def test_with_column_normalisation_every_entry_keeps_the_bound(
 
 @pytest.mark.parametrize("normalization", NORMALIZATIONS)
 @pytest.mark.parametrize("kind", ["ppr", "heat"])
-def test_the_error_falls_with_the_threshold(normalization: str, kind: str) -> None:
+def test_the_error_falls_with_the_threshold(normalization, kind):
     matrix = random_transition(300, normalization)
     exact = exact_diffusion(matrix, kind)
     errors = [
@@ -123,9 +112,7 @@ def test_the_error_falls_with_the_threshold(normalization: str, kind: str) -> No
 
 
 @given(transitions(), kinds, st.integers(1, 9), st.booleans())
-def test_the_largest_entries_are_kept_the_smaller_column_first(
-    matrix: sp.csr_array, kind: tuple[str, dict[str, float]], count: int, self_entry: bool
-) -> None:
+def test_the_largest_entries_are_kept_the_smaller_column_first(matrix, kind, count, self_entry):
     every = largest_entries(matrix, kind[0], count=99, **kind[1]).toarray()
     found = largest_entries(matrix, kind[0], count=count, self_entry=self_entry, **kind[1])
     assert found.has_sorted_indices
@@ -140,9 +127,7 @@ def test_the_largest_entries_are_kept_the_smaller_column_first(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["ppr", "heat"])
-def test_neither_threads_nor_chunks_change_a_bit(
-    monkeypatch: pytest.MonkeyPatch, kind: str
-) -> None:
+def test_neither_threads_nor_chunks_change_a_bit(monkeypatch, kind):
     matrix = random_transition(2000)
     one = largest_entries(matrix, kind, count=16, threads=1)
     assert one.nnz > 20_000
@@ -152,7 +137,7 @@ def test_neither_threads_nor_chunks_change_a_bit(
 
 
 @pytest.mark.parametrize("kind", ["ppr", "heat"])
-def test_machine_code_does_what_the_python_says(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+def test_machine_code_does_what_the_python_says(monkeypatch, kind):
     matrix = random_transition(60)
     compiled = largest_entries(matrix, kind, count=8, self_entry=False)
     monkeypatch.setattr(
@@ -162,7 +147,7 @@ def test_machine_code_does_what_the_python_says(monkeypatch: pytest.MonkeyPatch,
 
 
 @pytest.mark.parametrize("kind", ["ppr", "heat"])
-def test_a_graph_without_edges_has_self_entries_alone(kind: str) -> None:
+def test_a_graph_without_edges_has_self_entries_alone(kind):
     empty = sp.csr_array((3, 3), dtype=np.float32)
     own = {"ppr": 0.15, "heat": np.exp(-3)}[kind]
     np.testing.assert_allclose(largest_entries(empty, kind).toarray(), own * np.eye(3), rtol=1e-6)
@@ -172,7 +157,7 @@ def test_a_graph_without_edges_has_self_entries_alone(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["ppr", "heat"])
-def test_an_edge_that_carries_nothing_leads_nowhere(kind: str) -> None:
+def test_an_edge_that_carries_nothing_leads_nowhere(kind):
     dense = np.zeros((3, 3), np.float32)
     dense[0, 1:] = [0.5, 1]
     matrix = sp.csr_array(dense)
@@ -182,7 +167,7 @@ def test_an_edge_that_carries_nothing_leads_nowhere(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["ppr", "heat"])
-def test_a_prepared_push_compiles_no_more(kind: str) -> None:
+def test_a_prepared_push_compiles_no_more(kind):
     push._compile_kernel.cache_clear()
     prepare_push(kind)
     kernel = push._compile_kernel(kind)
@@ -191,7 +176,7 @@ def test_a_prepared_push_compiles_no_more(kind: str) -> None:
     assert len(kernel.signatures) == 1
 
 
-def test_progress_counts_the_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_progress_counts_the_rows(monkeypatch):
     monkeypatch.setattr(push, "_CHUNK", 8)
     told: list[tuple[int, int]] = []
     largest_entries(
@@ -200,19 +185,19 @@ def test_progress_counts_the_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     assert told == [(8, 20), (16, 20), (20, 20)]
 
 
-def test_a_stop_in_progress_stops_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stop_in_progress_stops_the_work(monkeypatch):
     monkeypatch.setattr(push, "_CHUNK", 1)
     started = []
     whole = push._compile_kernel("ppr")
 
-    def counted(first: int, *others: Any) -> None:
+    def counted(first, *others):
         started.append(first)
         time.sleep(0.005)  # time enough to be told
         whole(first, *others)
 
     monkeypatch.setattr(push, "_compile_kernel", lambda kind: counted)
 
-    def stop(done: int, total: int) -> None:
+    def stop(done, total):
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -220,21 +205,21 @@ def test_a_stop_in_progress_stops_the_work(monkeypatch: pytest.MonkeyPatch) -> N
     assert len(started) < 400
 
 
-def test_too_many_entries_are_refused() -> None:
+def test_too_many_entries_are_refused():
     matrix = sp.csr_array((50_000, 50_000), dtype=np.float32)
     with pytest.raises(HPGMNError, match=r"exceed 32-bit indices.*diffusion_form=sketch"):
         largest_entries(matrix, count=50_000)
 
 
 @pytest.mark.parametrize("kind", ["ppr", "heat"])
-def test_a_worker_holds_what_is_said(kind: str) -> None:
+def test_a_worker_holds_what_is_said(kind):
     for num_nodes in (1, 7, 8, 1000):
         arrays = push._work_arrays(num_nodes, kind)
         assert worker_bytes(num_nodes, kind) == sum(array.nbytes for array in arrays)
 
 
 @pytest.mark.slow
-def test_numba_is_imported_by_those_who_push_alone() -> None:
+def test_numba_is_imported_by_those_who_push_alone():
     code = "import sys, hpgmn.statistics.push, hpgmn.models; print('numba' in sys.modules)"
     done = subprocess.run(
         [sys.executable, "-c", code],
@@ -247,9 +232,7 @@ def test_numba_is_imported_by_those_who_push_alone() -> None:
 
 
 @pytest.mark.parametrize("wanted", [[], [3], [0, 1, 2, 7], [5, 6, 38, 39]])
-def test_some_rows_are_those_of_all_and_others_are_empty(
-    wanted: list[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_some_rows_are_those_of_all_and_others_are_empty(wanted, monkeypatch):
     monkeypatch.setattr(push, "_CHUNK", 2)
     random = np.random.default_rng(0)
     graph = Graph(np.ones((40, 1)), random.integers(0, 40, (2, 200)))

@@ -20,7 +20,7 @@ NORMALIZATIONS = ("column", "row", "symmetric")
 
 
 @st.composite
-def graphs(draw: st.DrawFn) -> Graph:
+def graphs(draw):
     """Graphs with or without edges, repeats, self-loops, directions, weights and names."""
     num_nodes = draw(st.integers(1, 8))
     node = st.integers(0, num_nodes - 1)
@@ -35,7 +35,7 @@ def graphs(draw: st.DrawFn) -> Graph:
     )
 
 
-def random_graph(num_nodes: int, **more: object) -> Graph:
+def random_graph(num_nodes, **more):
     """Directed; every seventh node leads nowhere."""
     random = np.random.default_rng(0)
     source = random.choice([v for v in range(num_nodes) if v % 7], 4 * num_nodes)
@@ -43,12 +43,12 @@ def random_graph(num_nodes: int, **more: object) -> Graph:
     return Graph(np.ones((num_nodes, 1)), np.stack([source, target]), **more)
 
 
-def directions(graph: Graph, dim: int) -> np.ndarray:
+def directions(graph, dim):
     """Ω in float64."""
     return signs(node_keys(graph), 0, dim).numpy().astype(np.float64) / np.sqrt(dim)
 
 
-def dense_diffusion(matrix: sp.csr_array, theta: np.ndarray) -> np.ndarray:
+def dense_diffusion(matrix, theta):
     found: np.ndarray = series(matrix.toarray().astype(np.float64), np.eye(matrix.shape[0]), theta)
     return found
 
@@ -64,14 +64,8 @@ def dense_diffusion(matrix: sp.csr_array, theta: np.ndarray) -> np.ndarray:
     dim=st.sampled_from([16, 40, 100]),
 )
 def test_the_sketch_is_the_product_with_the_directions(
-    self_entry: bool,
-    unit_length: bool,
-    graph: Graph,
-    normalization: str,
-    kind: str,
-    self_loop: int,
-    dim: int,
-) -> None:
+    self_entry, unit_length, graph, normalization, kind, self_loop, dim
+):
     matrix = transition(graph.adjacency("out"), normalization, self_loop)
     theta, omega = coefficients(kind), directions(graph, dim)
     expected = dense_diffusion(matrix, theta)
@@ -98,9 +92,7 @@ def test_the_sketch_is_the_product_with_the_directions(
 
 @pytest.mark.parametrize("self_loop", [0, 1])
 @pytest.mark.parametrize("normalization", NORMALIZATIONS)
-def test_a_node_that_leads_nowhere_has_a_zero_row_without_its_self_entry(
-    normalization: str, self_loop: int
-) -> None:
+def test_a_node_that_leads_nowhere_has_a_zero_row_without_its_self_entry(normalization, self_loop):
     """Exactly zero: scaled to unit length, the smallest rounding would become a row of noise."""
     graph = random_graph(60)
     matrix = SparseMatrix(transition(graph.adjacency("out"), normalization, self_loop))
@@ -114,9 +106,7 @@ def test_a_node_that_leads_nowhere_has_a_zero_row_without_its_self_entry(
 
 @pytest.mark.parametrize("self_entry", [False, True])
 @pytest.mark.parametrize("block", [1, 7, 64, 100])
-def test_the_size_of_blocks_does_not_matter(
-    monkeypatch: pytest.MonkeyPatch, block: int, self_entry: bool
-) -> None:
+def test_the_size_of_blocks_does_not_matter(monkeypatch, block, self_entry):
     graph = random_graph(50)
     matrix = SparseMatrix(transition(graph.adjacency("out"), "column"))
     arguments = (matrix, coefficients("ppr"), node_keys(graph), 90)
@@ -125,7 +115,7 @@ def test_the_size_of_blocks_does_not_matter(
     torch.testing.assert_close(sketch(*arguments, self_entry=self_entry), whole)
 
 
-def test_inner_products_come_nearer_with_the_columns() -> None:
+def test_inner_products_come_nearer_with_the_columns():
     """The error of one inner product is that of a mean over d columns: it halves with four d."""
     graph = random_graph(400)
     matrix = transition(graph.adjacency("out"), "column")
@@ -140,7 +130,7 @@ def test_inner_products_come_nearer_with_the_columns() -> None:
     assert errors[2] == pytest.approx(errors[1] / 2, rel=0.2)
 
 
-def test_without_self_entries_inner_products_are_those_of_the_rest() -> None:
+def test_without_self_entries_inner_products_are_those_of_the_rest():
     graph = random_graph(400)
     matrix = transition(graph.adjacency("out"), "column")
     theta = coefficients("ppr")
@@ -158,7 +148,7 @@ def test_without_self_entries_inner_products_are_those_of_the_rest() -> None:
 # Directions belong to names.
 
 
-def test_nodes_of_one_name_have_one_direction_in_every_graph() -> None:
+def test_nodes_of_one_name_have_one_direction_in_every_graph():
     names = ["b", "a", "a long name", "c"]
     small = Graph(np.ones((2, 1)), np.empty((2, 0)), node_ids=["a", "b"])
     large = Graph(np.ones((4, 1)), np.empty((2, 0)), node_ids=names)
@@ -168,13 +158,13 @@ def test_nodes_of_one_name_have_one_direction_in_every_graph() -> None:
     assert len({tuple(row.tolist()) for row in every}) == 4
 
 
-def test_a_nameless_node_is_named_by_its_position() -> None:
+def test_a_nameless_node_is_named_by_its_position():
     bare = Graph(np.ones((12, 1)), np.empty((2, 0)))
     named = Graph(np.ones((12, 1)), np.empty((2, 0)), node_ids=list(range(12)))
     assert torch.equal(node_keys(bare), node_keys(named))
 
 
-def test_added_nodes_leave_the_sketch_of_what_cannot_reach_them() -> None:
+def test_added_nodes_leave_the_sketch_of_what_cannot_reach_them():
     graph = random_graph(50, node_ids=[f"n{v}" for v in range(50)])
     edges = np.concatenate([graph.edge_index, [[50, 51, 51], [3, 4, 50]]], axis=1)
     ids = [f"n{v}" for v in range(50)] + ["a new node", "another"]
@@ -192,7 +182,7 @@ def test_added_nodes_leave_the_sketch_of_what_cannot_reach_them() -> None:
     assert new[50:].any(dim=1).all()
 
 
-def test_sketched_attributes_are_sums_of_signs() -> None:
+def test_sketched_attributes_are_sums_of_signs():
     x = np.array([[1.0, 0.0, -2.0], [0.0, 0.0, 0.0], [0.5, 3.0, 0.0]], np.float32)
     found = sketch_attributes(x, 70)
     assert found.dtype == np.float32
@@ -203,7 +193,7 @@ def test_sketched_attributes_are_sums_of_signs() -> None:
     np.testing.assert_allclose(sketch_attributes(sp.csr_array(x), 70), found, rtol=1e-6)
 
 
-def test_an_attribute_keeps_its_signs_among_others() -> None:
+def test_an_attribute_keeps_its_signs_among_others():
     """Models are used on other graphs: neither their nodes nor their number may matter."""
     alone, among = (sketch_attributes(np.eye(size, dtype=np.float32), 16) for size in (2, 30))
     np.testing.assert_array_equal(among[:2], alone)

@@ -15,7 +15,7 @@ Columns = Mapping[str, Sequence[Any]]
 WriteTables = Callable[..., Path]
 
 
-def write_table(path: Path, columns: Columns) -> Path:
+def write_table(path, columns):
     """A table as CSV (None is left empty) or Parquet, as its ending says."""
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.suffix == ".parquet":
@@ -39,20 +39,15 @@ EDGES: Columns = {"source": ["a", "b", "b", "c"], "target": ["b", "c", "c", "c"]
 
 
 @pytest.fixture(scope="session", name="write_table")
-def _write_table() -> Callable[[Path, Columns], Path]:
+def _write_table():
     return write_table
 
 
 @pytest.fixture
-def write_tables(tmp_path: Path) -> WriteTables:
+def write_tables(tmp_path):
     """Writes the tables above with some columns changed (None leaves one out) into a folder."""
 
-    def write(
-        ending: str = "csv",
-        nodes: Mapping[str, Any] | None = None,
-        edges: Mapping[str, Any] | None = None,
-        folder: str = "tables",
-    ) -> Path:
+    def write(ending="csv", nodes=None, edges=None, folder="tables"):
         for name, columns, changes in (("nodes", NODES, nodes), ("edges", EDGES, edges)):
             chosen = {**columns, **(changes or {})}
             kept = {column: values for column, values in chosen.items() if values is not None}

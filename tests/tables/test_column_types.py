@@ -6,7 +6,6 @@ import json
 import math
 import zlib
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -15,32 +14,32 @@ import pytest
 from hpgmn.base.errors import GraphError, Remedy
 from hpgmn.tables.column_types import COLUMN_TYPES, HASHED, ONE_HOT, Column, Degree, days
 from hpgmn.tables.preparation import fit
-from hpgmn.tables.sources import MemoryTable, Table, open_table
+from hpgmn.tables.sources import MemoryTable, open_table
 
 
-def memory_table(columns: dict[str, Any]) -> MemoryTable:
+def memory_table(columns):
     return MemoryTable(Path("nodes"), pa.table(columns), "nodes")
 
 
 class Fitted:
     """A fitted preparation with its matrix and the logged lines."""
 
-    def __init__(self, table: Table | dict[str, Any], categories: tuple[str, ...] = ()) -> None:
+    def __init__(self, table, categories=()):
         self.lines: list[str] = []
         self.table = memory_table(table) if isinstance(table, dict) else table
         names = list(self.table.types)
         self.preparation, self.x = fit(self.table, names, categories, self.lines.append)
 
     @property
-    def columns(self) -> dict[str, list[float]]:
+    def columns(self):
         names = self.preparation.feature_names
         return dict(zip(names, self.x.T.tolist(), strict=True))
 
-    def apply(self, columns: dict[str, Any]) -> list[list[float]]:
+    def apply(self, columns):
         return self.preparation.attributes(memory_table(columns), self.lines.append).tolist()
 
 
-def test_numbers_are_standardised() -> None:
+def test_numbers_are_standardised():
     fitted = Fitted({"age": [1, 2, 3, 6]})
     deviation = math.sqrt((4 + 1 + 0 + 9) / 4)  # the mean is 3
     expected = [-2 / deviation, -1 / deviation, 0, 3 / deviation]
@@ -49,7 +48,7 @@ def test_numbers_are_standardised() -> None:
     assert fitted.lines == ["nodes: standardised: 'age'."]
 
 
-def test_missing_numbers_become_the_median_and_are_marked() -> None:
+def test_missing_numbers_become_the_median_and_are_marked():
     fitted = Fitted({"age": [0.0, None, 4.0, 2.0, float("nan"), 10.0]})
     deviation = math.sqrt((16 + 0 + 4 + 36) / 4)  # of 0, 4, 2, 10 around 4; the median is 3
     scaled = [(value - 4) / deviation for value in (0, 3, 4, 2, 3, 10)]
@@ -60,7 +59,7 @@ def test_missing_numbers_become_the_median_and_are_marked() -> None:
     assert "values are missing in 'age'; the median" in fitted.lines[1]
 
 
-def test_zeros_and_ones_and_truth_stay_as_they_are() -> None:
+def test_zeros_and_ones_and_truth_stay_as_they_are():
     fitted = Fitted({"rich": [1, 0, 1], "tall": [True, False, None]})
     assert fitted.columns == {
         "rich": [1, 0, 1],
@@ -69,7 +68,7 @@ def test_zeros_and_ones_and_truth_stay_as_they_are() -> None:
     }
 
 
-def test_words_have_an_attribute_each_and_missing_is_one() -> None:
+def test_words_have_an_attribute_each_and_missing_is_one():
     fitted = Fitted({"region": ["south", "north", None, "south", " ", "NA"]})
     assert fitted.columns == {
         "region=north": [0, 1, 0, 0, 0, 0],
@@ -78,7 +77,7 @@ def test_words_have_an_attribute_each_and_missing_is_one() -> None:
     }
 
 
-def test_many_words_are_hashed() -> None:
+def test_many_words_are_hashed():
     words = [f"city {number}" for number in range(ONE_HOT + 1)] * 2
     fitted = Fitted({"city": words})
     expected = np.zeros((len(words), HASHED))
@@ -93,7 +92,7 @@ def test_many_words_are_hashed() -> None:
     assert (exact.x.sum(axis=1) == 1).all()
 
 
-def test_dates_are_days() -> None:
+def test_dates_are_days():
     dates = pa.array(["1970-01-01", "1970-01-05"]).cast(pa.date32())
     times = pa.array([0, 12 * 3600]).cast(pa.timestamp("s"))
     fitted = Fitted({"joined": dates, "seen": times})
@@ -116,9 +115,7 @@ def test_dates_are_days() -> None:
         ),
     ],
 )
-def test_free_text_and_names_are_left_out(
-    words: list[str], is_text: bool, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_free_text_and_names_are_left_out(words, is_text, caplog):
     fitted = Fitted({"bio": words, "age": list(range(len(words)))})
     assert ("bio" in fitted.preparation.left_out) == is_text
     if is_text:
@@ -133,7 +130,7 @@ def test_free_text_and_names_are_left_out(
         assert len(caplog.records) == 1
 
 
-def test_one_value_and_missing_ones_leave_where_it_is_missing() -> None:
+def test_one_value_and_missing_ones_leave_where_it_is_missing():
     fitted = Fitted({"score": [5.0, None, 5.0], "badge": ["gold", None, None]})
     assert fitted.columns == {
         "score is missing": [0, 1, 0],
@@ -142,23 +139,23 @@ def test_one_value_and_missing_ones_leave_where_it_is_missing() -> None:
     }
 
 
-def test_numbers_that_float64_cannot_tell_apart_are_constant() -> None:
+def test_numbers_that_float64_cannot_tell_apart_are_constant():
     fitted = Fitted({"near": [0.0, 5e-324], "age": [1, 2]})
     assert fitted.preparation.left_out == {"near": "constant"}
 
 
-def test_numbers_may_be_categories() -> None:
+def test_numbers_may_be_categories():
     fitted = Fitted({"code": [10, 9, 10]}, ("code",))
     assert fitted.columns == {"code=10": [1, 0, 1], "code=9": [0, 1, 0]}
     assert fitted.apply({"code": ["9"]}) == [[0, 1]]
 
 
-def test_dictionaries_of_words_are_words() -> None:
+def test_dictionaries_of_words_are_words():
     column = pa.array(["x", "y", "x"]).dictionary_encode()
     assert Fitted({"kind": column}).columns == {"kind=x": [1, 0, 1], "kind=y": [0, 1, 0]}
 
 
-def test_words_among_numbers_are_refused(tmp_path: Path) -> None:
+def test_words_among_numbers_are_refused(tmp_path):
     (tmp_path / "nodes.csv").write_text("age\n41\n35\nold\n28\n\n?\n7\n")
     with pytest.raises(GraphError, match="'age' holds 'old' in row 3 below the header") as caught:
         Fitted(open_table(tmp_path / "nodes.csv"))
@@ -172,19 +169,19 @@ def test_words_among_numbers_are_refused(tmp_path: Path) -> None:
     assert Fitted(open_table(tmp_path / "nodes.csv"), ("age",)).x.sum() == 6
 
 
-def test_infinite_numbers_are_refused() -> None:
+def test_infinite_numbers_are_refused():
     with pytest.raises(GraphError, match=r"'age' has 2 numbers .* the first in row 2"):
         Fitted({"age": [1.0, float("inf"), 1e39]})
 
 
-def test_dates_of_a_csv_file_are_seen(tmp_path: Path) -> None:
+def test_dates_of_a_csv_file_are_seen(tmp_path):
     path = tmp_path / "nodes.csv"
     path.write_text("day,same\n1970-01-01,1\n,1\n1970-01-05,1\n")
     fitted = Fitted(open_table(path))
     assert fitted.columns == {"day": [-1, 0, 1], "day is missing": [0, 1, 0]}
 
 
-def test_truth_as_a_category_has_one_spelling() -> None:
+def test_truth_as_a_category_has_one_spelling():
     table = memory_table({"ok": ["TRUE", "false", None, "True"]})
     preparation, x = fit(table, ["ok"], ["ok"], lambda line: None)
     assert preparation.feature_names == ["ok=False", "ok=True", "ok is missing"]
@@ -192,14 +189,14 @@ def test_truth_as_a_category_has_one_spelling() -> None:
     assert x.tolist() == [[0, 1, 0], [1, 0, 0], [0, 0, 1], [0, 1, 0]]
 
 
-def test_dates_in_another_form_are_left_out(caplog: pytest.LogCaptureFixture) -> None:
+def test_dates_in_another_form_are_left_out(caplog):
     days = [f"{1 + n % 28:02d}.{1 + n // 28:02d}.2024" for n in range(60)]
     fitted = Fitted({"since": days, "age": list(range(60))})
     assert "since" in fitted.preparation.left_out
     assert "'since': dates not written as 2024-01-01, left out." in caplog.text
 
 
-def test_every_type_is_stored_under_its_name_and_rebuilt() -> None:
+def test_every_type_is_stored_under_its_name_and_rebuilt():
     for column_type in (*COLUMN_TYPES, Degree):
         column = column_type("a", 1.0, 2.0, 3.0, True, ("x",), 4)
         content = json.loads(json.dumps(column.as_dict()))

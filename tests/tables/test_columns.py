@@ -19,33 +19,33 @@ WriteTables = Callable[..., Path]
 
 
 @pytest.mark.parametrize("name", ["id", "node", "node_id", "name", "ID", " Name"])
-def test_ids_are_found_by_name(write_tables: WriteTables, name: str) -> None:
+def test_ids_are_found_by_name(write_tables, name):
     folder = write_tables("csv", {"id": None, name: list("abcd")})
     assert open_tables(folder).id == name
 
 
 @pytest.mark.parametrize("name", ["label", "class", "y", "target", "Class"])
-def test_labels_are_found_by_name(write_tables: WriteTables, name: str) -> None:
+def test_labels_are_found_by_name(write_tables, name):
     tables = open_tables(write_tables("csv", {"label": None, name: list("xyxy")}))
     assert tables.label == name
     assert tables.attributes == ("age", "rich")
 
 
 @pytest.mark.parametrize(("source", "target"), [("src", "dst"), ("from", "to"), ("From", "Target")])
-def test_ends_are_found_by_name(write_tables: WriteTables, source: str, target: str) -> None:
+def test_ends_are_found_by_name(write_tables, source, target):
     edges = {"source": None, "target": None, target: ["a"], source: ["b"], "Weight": [1]}
     tables = open_tables(write_tables("csv", edges=edges))
     assert (tables.source, tables.target, tables.weight) == (source, target, "Weight")
 
 
-def test_the_first_name_counts_and_the_others_are_attributes(write_tables: WriteTables) -> None:
+def test_the_first_name_counts_and_the_others_are_attributes(write_tables):
     nodes = {"name": [5, 6, 7, 8], "y": [1, 2, 3, 4], "node": [1, 1, 1, 1]}
     tables = open_tables(write_tables("csv", nodes))
     assert (tables.id, tables.label) == ("id", "label")
     assert tables.attributes == ("age", "rich", "name", "y", "node")
 
 
-def test_the_user_may_name_every_column(write_tables: WriteTables) -> None:
+def test_the_user_may_name_every_column(write_tables):
     nodes = {"who": list("abcd"), "kind": list("abab"), "part": ["train"] * 4, "id": [1, 2, 3, 4]}
     edges = {"u": ["a"], "v": ["b"], "w": [2.0], "source": [1], "target": [1], "weight": [1]}
     folder = write_tables("csv", {**nodes, "label": [0] * 4, "split": [0] * 4}, edges)
@@ -56,14 +56,14 @@ def test_the_user_may_name_every_column(write_tables: WriteTables) -> None:
     assert tables.attributes == ("id", "rich", "split")
 
 
-def test_the_user_may_want_no_label_split_or_weight(write_tables: WriteTables) -> None:
+def test_the_user_may_want_no_label_split_or_weight(write_tables):
     folder = write_tables("csv", {"label": [1, 2, 3, 4], "split": [1] * 4}, {"weight": [1] * 4})
     tables = open_tables(folder, Columns(label="", split="", weight=""))
     assert (tables.label, tables.split, tables.weight) == (None, None, None)
     assert tables.attributes == ("age", "rich", "label", "split")
 
 
-def test_columns_are_described(write_tables: WriteTables) -> None:
+def test_columns_are_described(write_tables):
     tables = open_tables(
         write_tables("csv", edges={"weight": [1] * 4, "when": [1] * 4, "b": "abcd"})
     )
@@ -93,14 +93,14 @@ def test_columns_are_described(write_tables: WriteTables) -> None:
     assert one.describe()[0].endswith("; 1 attribute: a.")
 
 
-def test_edges_are_directed_unless_the_user_says_otherwise(write_tables: WriteTables) -> None:
+def test_edges_are_directed_unless_the_user_says_otherwise(write_tables):
     folder = write_tables("csv")
     assert open_tables(folder).directed
     assert open_tables(folder, Columns(directed=True)).directed
     assert not open_tables(folder, Columns(directed=False)).directed
 
 
-def test_an_edge_list_takes_its_nodes_from_elsewhere(write_tables: WriteTables) -> None:
+def test_an_edge_list_takes_its_nodes_from_elsewhere(write_tables):
     folder = write_tables("csv")
     (folder / "list.txt").write_text("a b 0.5\nb c 2\n")
     tables = open_tables(folder / "list.txt", nodes=folder / "nodes.csv")
@@ -204,7 +204,7 @@ REFUSED: dict[str, tuple[dict[str, Any], dict[str, Any], Columns, str, tuple[str
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_errors_name_the_fact_and_the_option(write_tables: WriteTables, case: str) -> None:
+def test_errors_name_the_fact_and_the_option(write_tables, case):
     nodes, edges, columns, fact, option = REFUSED[case]
     folder = write_tables("csv", nodes, edges)
     with pytest.raises(HPGMNError) as caught:
@@ -216,7 +216,7 @@ def test_errors_name_the_fact_and_the_option(write_tables: WriteTables, case: st
     assert (last.option, last.value) == option
 
 
-def test_options_are_spelt_for_their_reader(write_tables: WriteTables) -> None:
+def test_options_are_spelt_for_their_reader(write_tables):
     with pytest.raises(HPGMNError) as caught:
         open_tables(write_tables("csv"), Columns(split="zzz"))
     assert "Did you mean 'split'? Choose from: id, age, " in str(caught.value)
@@ -233,20 +233,18 @@ def test_options_are_spelt_for_their_reader(write_tables: WriteTables) -> None:
         (pa.array([0] * 4, pa.timestamp("s")), "column 'age' holds '1970-01-01 00:00:00' in row"),
     ],
 )
-def test_columns_of_other_types_are_no_attributes(
-    write_tables: WriteTables, values: pa.Array, message: str
-) -> None:
+def test_columns_of_other_types_are_no_attributes(write_tables, values, message):
     with pytest.raises(GraphError, match=f"nodes.parquet: {message}"):
         open_tables(write_tables("parquet", {"age": values}))
 
 
-def test_long_lists_of_columns_are_cut(write_tables: WriteTables) -> None:
+def test_long_lists_of_columns_are_cut(write_tables):
     folder = write_tables("csv", {f"a{place}": [1] * 4 for place in range(40)})
     with pytest.raises(HPGMNError, match=r"Choose from: id, age, .*, a14, … "):
         open_tables(folder, Columns(id="zzz"))
 
 
-def test_a_folder_must_have_one_table_of_each(write_tables: WriteTables) -> None:
+def test_a_folder_must_have_one_table_of_each(write_tables):
     folder = write_tables("csv")
     write_tables("parquet")
     with pytest.raises(GraphError, match=r"has both nodes\.csv and nodes\.parquet\. Keep one"):
@@ -263,7 +261,7 @@ def test_a_folder_must_have_one_table_of_each(write_tables: WriteTables) -> None
         open_tables(folder)
 
 
-def test_other_sources_are_refused(write_tables: WriteTables, tmp_path: Path) -> None:
+def test_other_sources_are_refused(write_tables, tmp_path):
     folder = write_tables("csv")
     with pytest.raises(GraphError, match=r"absent' does not exist\."):
         open_tables(tmp_path / "absent")
@@ -289,18 +287,18 @@ def test_other_sources_are_refused(write_tables: WriteTables, tmp_path: Path) ->
         ({"directed": "yes"}, "directed takes true or false"),
     ],
 )
-def test_options_of_other_types_are_refused(options: dict[str, Any], message: str) -> None:
+def test_options_of_other_types_are_refused(options, message):
     with pytest.raises(SettingError, match=message):
         Columns(**options)
 
 
-def test_columns_of_any_type_may_be_prepared(write_tables: WriteTables) -> None:
+def test_columns_of_any_type_may_be_prepared(write_tables):
     tables = open_tables(write_tables("csv", {"city": list("xyxy")}), prepare=True)
     assert tables.attributes == ("age", "rich", "city")
     assert tables.describe()[0].endswith("split is 'split'; 3 more columns: age, rich, city.")
 
 
-def test_the_column_that_splits_is_no_attribute(write_tables: WriteTables) -> None:
+def test_the_column_that_splits_is_no_attribute(write_tables):
     folder = write_tables("csv", {"team": list("xyxy")})
     tables = open_tables(folder, Columns(split_by=("group", "team")), prepare=True)
     assert (tables.split, tables.split_by) == (None, ("group", "team"))
@@ -308,7 +306,7 @@ def test_the_column_that_splits_is_no_attribute(write_tables: WriteTables) -> No
     assert not any("no split column" in line for line in tables.describe())
 
 
-def fitted(**roles: Any) -> Preparation:
+def fitted(**roles):
     """A preparation of tables like those of the fixture, some roles changed."""
     usual = {"id": "id", "label": "label", "split": "split", "source": "source"}
     usual |= {"target": "target", "weight": None, "split_by": None}
@@ -316,7 +314,7 @@ def fitted(**roles: Any) -> Preparation:
     return Preparation((Number("age"),), roles=every)
 
 
-def test_later_tables_have_the_roles_of_the_first(write_tables: WriteTables) -> None:
+def test_later_tables_have_the_roles_of_the_first(write_tables):
     nodes = {"label": None, "split": None, "y": [5, 6, 7, 8], "rich": None}
     folder = write_tables("csv", nodes, {"weight": [1] * 4})
     given = fitted(split=None, directed=False, drop_unknown_edges=True, split_by=["time", "day"])
@@ -334,7 +332,7 @@ def test_later_tables_have_the_roles_of_the_first(write_tables: WriteTables) -> 
         open_tables(folder, prepare=True, preparation=fitted(id="who"))
 
 
-def test_weights_are_used_as_in_training(write_tables: WriteTables) -> None:
+def test_weights_are_used_as_in_training(write_tables):
     weighted, plain = fitted(weight="amount"), fitted()
     bare = write_tables("csv")
     with pytest.raises(GraphError, match="has no column 'amount', which the model was") as caught:

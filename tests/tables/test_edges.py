@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
-
 import numpy as np
 import pytest
 
@@ -15,7 +11,7 @@ from hpgmn.graph.conversion import read_graph_tables
 from hpgmn.tables.columns import Columns, open_tables
 
 
-def read_tables(tables: Any, **options: Any) -> Graph:
+def read_tables(tables, **options):
     graph: Graph = read_graph_tables(Graph, tables, **options)
     return graph
 
@@ -41,13 +37,7 @@ def read_tables(tables: Any, **options: Any) -> Graph:
         ({}, ["nobody", "none"], "Add the node", None),
     ],
 )
-def test_the_remedy_depends_on_the_unknown_names(
-    write_tables: Callable[..., Path],
-    nodes: dict[str, Any],
-    ends: list[str],
-    action: str,
-    id_column: str | None,
-) -> None:
+def test_the_remedy_depends_on_the_unknown_names(write_tables, nodes, ends, action, id_column):
     folder = write_tables("csv", nodes, {"source": ends, "target": ends[::-1]})
     with pytest.raises(GraphError, match=r"\(2 such edges in all\)") as caught:
         read_tables(open_tables(folder, prepare=True))
@@ -58,15 +48,13 @@ def test_the_remedy_depends_on_the_unknown_names(
     assert remedy.alternatives[-1].option == "drop_unknown_edges"
 
 
-def test_a_single_unknown_name_is_not_explained(write_tables: Callable[..., Path]) -> None:
+def test_a_single_unknown_name_is_not_explained(write_tables):
     edges = {"source": ["a", "b", "A"], "target": ["b", "c", "a"]}
     with pytest.raises(GraphError, match="Add the node"):
         read_tables(open_tables(write_tables("csv", edges=edges)))
 
 
-def test_the_explanation_is_a_warning_if_edges_are_left_out(
-    write_tables: Callable[..., Path], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_the_explanation_is_a_warning_if_edges_are_left_out(write_tables, caplog):
     folder = write_tables("csv", edges={"source": ["A", "B"], "target": ["b", "C"]})
     lines: list[str] = []
     read_tables(open_tables(folder, Columns(drop_unknown_edges=True)), log=lines.append)
@@ -74,9 +62,7 @@ def test_the_explanation_is_a_warning_if_edges_are_left_out(
     assert "'A' in edges.csv is 'a' in nodes.csv" in caplog.text
 
 
-def test_another_column_comes_before_nodes_of_an_earlier_graph(
-    write_tables: Callable[..., Path],
-) -> None:
+def test_another_column_comes_before_nodes_of_an_earlier_graph(write_tables):
     folder = write_tables("csv", {"id": [1, 2, 3, 4], "name": ["a", "b", "c", "d"]})
     with pytest.raises(GraphError, match="Use column 'name'"):
         read_tables(open_tables(folder, prepare=True), earlier_ids=np.array(["a", "b", "c", "d"]))

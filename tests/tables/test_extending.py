@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -26,13 +24,13 @@ NEW: Table = {"id": [11, 12], "age": [90.0, None], "region": ["south", "west"]}
 NEW_EDGES: Table = {"source": [11, 7, 8], "target": [8, 12, 7]}
 
 
-def changed(table: Table, **columns: Any) -> Table:
+def changed(table, **columns):
     """A table with some columns changed; None leaves one out."""
     found = {**table, **columns}
     return {name: own for name, own in found.items() if own is not None}
 
 
-def test_the_whole_is_what_whole_tables_give() -> None:
+def test_the_whole_is_what_whole_tables_give():
     today = from_tables(TODAY, EDGES, name="today")
     tomorrow = from_tables(NEW, NEW_EDGES, onto=today, name="tomorrow")
     nothing = {"label": [None, None], "split": [None, None]}
@@ -55,14 +53,14 @@ def test_the_whole_is_what_whole_tables_give() -> None:
     np.testing.assert_array_equal(tomorrow.x[:4], today.x)
 
 
-def test_labels_of_new_nodes_are_read_and_new_classes_come_last() -> None:
+def test_labels_of_new_nodes_are_read_and_new_classes_come_last():
     today = from_tables(TODAY, EDGES)
     tomorrow = from_tables(changed(NEW, label=["awful", "good"]), NEW_EDGES, onto=today)
     assert tomorrow.class_names == ("bad", "good", "awful")
     assert tomorrow.y.tolist() == [1, 0, 1, 0, 2, 1]
 
 
-def test_weights_and_direction_are_those_of_the_graph() -> None:
+def test_weights_and_direction_are_those_of_the_graph():
     weighted = from_tables(TODAY, changed(EDGES, weight=[1.0, 2.0, 3.0, 4.0]), directed=False)
     new = changed(NEW_EDGES, weight=[5.0, 6.0, 7.0])
     tomorrow = from_tables(NEW, new, onto=weighted)
@@ -82,11 +80,11 @@ def test_weights_and_direction_are_those_of_the_graph() -> None:
         from_tables(NEW, NEW_EDGES, onto=plain)
 
 
-def numbers(nodes: Table) -> Table:
+def numbers(nodes):
     return {"age": [1.0] * len(nodes["id"]), "id": nodes["id"], "height": [2.0] * len(nodes["id"])}
 
 
-def test_attributes_as_they_are_keep_their_columns_and_sparseness() -> None:
+def test_attributes_as_they_are_keep_their_columns_and_sparseness():
     today = from_tables(numbers(TODAY), EDGES, prepare=False)
     assert today.preparation is None
     new = {"shoe": [44, 45], "height": [3.0, 0.0], "id": [11, 12], "age": [0.0, 5.0]}
@@ -102,7 +100,7 @@ def test_attributes_as_they_are_keep_their_columns_and_sparseness() -> None:
         from_tables(new, NEW_EDGES, onto=thin)
 
 
-def test_no_label_at_all_is_unknown() -> None:
+def test_no_label_at_all_is_unknown():
     today = Graph([[1.0], [2.0]], [[0], [1]], [0, 1], node_ids=["a", "b"])
     new = {"id": ["long name"], "x": [1.0]}
     grown = from_tables(new, {"source": ["long name"], "target": ["a"]}, onto=today)
@@ -127,9 +125,7 @@ def test_no_label_at_all_is_unknown() -> None:
         ({"age": None}, {}, "nodes has no column 'age', which the model was trained with."),
     ],
 )
-def test_what_cannot_be_added_is_one_sentence(
-    nodes: Mapping[str, Any], edges: Mapping[str, Any], told: str
-) -> None:
+def test_what_cannot_be_added_is_one_sentence(nodes, edges, told):
     today = from_tables(TODAY, EDGES)
     with pytest.raises(HPGMNError) as caught:
         from_tables(changed(NEW, **nodes), changed(NEW_EDGES, **edges), onto=today)
@@ -139,25 +135,20 @@ def test_what_cannot_be_added_is_one_sentence(
     assert "--" not in str(caught.value)
 
 
-def test_a_graph_without_names_cannot_be_added_to() -> None:
+def test_a_graph_without_names_cannot_be_added_to():
     nameless = Graph([[1.0], [2.0]], [[0], [1]])
     with pytest.raises(HPGMNError, match="has no node_ids, so new edges cannot name its nodes"):
         from_tables({"id": ["c"], "age": [1.0]}, {"source": ["c"], "target": ["0"]}, onto=nameless)
 
 
-def test_only_one_graph_is_followed() -> None:
+def test_only_one_graph_is_followed():
     today = from_tables(TODAY, EDGES)
     with pytest.raises(SettingError, match="like and onto exclude each other"):
         from_tables(NEW, NEW_EDGES, like=today, onto=today)
 
 
 @pytest.mark.parametrize("ending", ["csv", "parquet"])
-def test_edges_to_an_earlier_graph_name_the_way_to_add(
-    ending: str,
-    tmp_path: Path,
-    write_table: Callable[..., Path],
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_edges_to_an_earlier_graph_name_the_way_to_add(ending, tmp_path, write_table, caplog):
     from hpgmn.graph.datasets import load
 
     today = from_tables(TODAY, EDGES)
@@ -179,9 +170,7 @@ def test_edges_to_an_earlier_graph_name_the_way_to_add(
         from_tables(NEW, NEW_EDGES, like=today)
 
 
-def test_tables_are_added_to_a_graph_and_files_are_not(
-    tmp_path: Path, write_table: Callable[..., Path]
-) -> None:
+def test_tables_are_added_to_a_graph_and_files_are_not(tmp_path, write_table):
     from hpgmn.graph.datasets import load
     from hpgmn.graph.files import write_graph
 
@@ -196,7 +185,7 @@ def test_tables_are_added_to_a_graph_and_files_are_not(
         load(tmp_path / "today.npz", onto=today)
 
 
-def test_degrees_are_those_of_the_whole() -> None:
+def test_degrees_are_those_of_the_whole():
     bare = {"id": TODAY["id"], "label": TODAY["label"]}
     today = from_tables(bare, EDGES)
     tomorrow = from_tables({"id": NEW["id"]}, NEW_EDGES, onto=today)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,7 +21,7 @@ from_tables = partial(any_tables, prepare=False)  # numbers as they are; what fo
 from_networkx = partial(any_network, prepare=False)
 
 
-def read_tables(tables: Any, **options: Any) -> Graph:
+def read_tables(tables, **options):
     graph: Graph = read_graph_tables(Graph, tables, **options)
     return graph
 
@@ -42,15 +40,15 @@ EDGES: dict[str, Any] = {
 }
 
 
-def as_arrow(columns: dict[str, Any]) -> Any:
+def as_arrow(columns):
     return pa.table(columns)
 
 
-def as_pandas(columns: dict[str, Any]) -> Any:
+def as_pandas(columns):
     return pytest.importorskip("pandas").DataFrame(columns)
 
 
-def as_mapping(columns: dict[str, Any]) -> Any:
+def as_mapping(columns):
     return {name: np.array(own) if name == "age" else own for name, own in columns.items()}
 
 
@@ -59,9 +57,7 @@ KINDS = [as_arrow, as_pandas, as_mapping]
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("directed", [True, False])
-def test_tables_in_memory_give_the_graph_of_the_files(
-    write_tables: Callable[..., Path], kind: Callable[..., Any], directed: bool
-) -> None:
+def test_tables_in_memory_give_the_graph_of_the_files(write_tables, kind, directed):
     folder = write_tables("parquet", edges={"weight": EDGES["weight"]})
     expected = read_tables(open_tables(folder, Columns(directed=directed)), name="mine")
     found = from_tables(kind(NODES), kind(EDGES), directed=directed, name="mine")
@@ -76,7 +72,7 @@ def test_tables_in_memory_give_the_graph_of_the_files(
     assert (found.directed, found.name) == (directed, "mine")
 
 
-def test_a_named_index_of_pandas_is_a_column_and_another_is_not() -> None:
+def test_a_named_index_of_pandas_is_a_column_and_another_is_not():
     pandas = pytest.importorskip("pandas")
     nodes = pandas.DataFrame({"age": [1, 2]}, index=pandas.Index([7, 9], name="node"))
     edges = pandas.DataFrame({"from": [9], "to": [7]}, index=["first"])
@@ -86,7 +82,7 @@ def test_a_named_index_of_pandas_is_a_column_and_another_is_not() -> None:
     assert graph.edge_index.tolist() == [[1], [0]]
 
 
-def test_columns_can_be_named_and_left_out() -> None:
+def test_columns_can_be_named_and_left_out():
     nodes = {"who": [3, 4], "kind": [8, 9], "age": [1, 2], "tall": [5, 6], "note": ["x", "y"]}
     edges = {"u": [3], "v": [4], "w": [2.5]}
     named: dict[str, Any] = {"id": "who", "label": "kind", "source": "u", "target": "v"}
@@ -112,7 +108,7 @@ def test_columns_can_be_named_and_left_out() -> None:
         ({"split_by": ("group", "ag")}, "split_by=..."),
     ],
 )
-def test_remedies_name_keywords(options: dict[str, Any], keyword: str) -> None:
+def test_remedies_name_keywords(options, keyword):
     with pytest.raises(HPGMNError) as caught:
         from_tables(NODES, EDGES, **options)
     assert f"({keyword})" in str(caught.value)
@@ -120,18 +116,18 @@ def test_remedies_name_keywords(options: dict[str, Any], keyword: str) -> None:
 
 
 @pytest.mark.parametrize("value", [[1, 2], None, "nodes.csv"])
-def test_what_is_no_table_is_refused(value: Any) -> None:
+def test_what_is_no_table_is_refused(value):
     with pytest.raises(GraphError, match=rf"pandas DataFrame.*got {type(value).__name__}\)"):
         from_tables(value, EDGES)
 
 
 @pytest.mark.parametrize("change", [{"age": [1, "x", None, 2.0]}, {"age": [1, 2]}])
-def test_columns_of_mixed_types_or_lengths_are_refused(change: dict[str, Any]) -> None:
+def test_columns_of_mixed_types_or_lengths_are_refused(change):
     with pytest.raises(GraphError, match=r"table of nodes cannot be read \(.*\)\. Give every col"):
         from_tables(NODES | change, EDGES)
 
 
-def network(kind: Any) -> Any:
+def network(kind):
     """Three nodes of any names, two edges from high to low."""
     made = kind(name="club")
     made.add_node("ann", age=41, member=True, role="good")
@@ -143,7 +139,7 @@ def network(kind: Any) -> Any:
 
 
 @pytest.mark.parametrize("kind", [networkx.Graph, networkx.DiGraph])
-def test_a_network_becomes_a_graph(kind: Any) -> None:
+def test_a_network_becomes_a_graph(kind):
     graph = from_networkx(network(kind), label="role")
     assert graph.node_ids is not None
     assert graph.node_ids.tolist() == ["ann", "7", "(1, 2)"]
@@ -157,13 +153,13 @@ def test_a_network_becomes_a_graph(kind: Any) -> None:
     np.testing.assert_array_equal(graph.adjacency("out").toarray(), expected)
 
 
-def test_parallel_edges_of_a_network_add_their_weights() -> None:
+def test_parallel_edges_of_a_network_add_their_weights():
     made = network(networkx.MultiDiGraph)
     made.add_edge(7, "ann", weight=3.0)
     assert from_networkx(made, label="role").adjacency("out")[1, 0] == 5.0
 
 
-def test_parts_of_a_network_can_be_chosen() -> None:
+def test_parts_of_a_network_can_be_chosen():
     made = network(networkx.DiGraph)
     only = from_networkx(made, label="role", weight="", attributes=["age"], name="mine")
     assert only.x.tolist() == [[41], [35.5], [28]]
@@ -174,7 +170,7 @@ def test_parts_of_a_network_can_be_chosen() -> None:
     assert nameless.num_edges == 0
 
 
-def test_the_split_of_a_network_is_read() -> None:
+def test_the_split_of_a_network_is_read():
     made = network(networkx.Graph)
     made.nodes["ann"]["part"], made.nodes[7]["part"] = "train", "test"
     graph = from_networkx(made, label="role", split="part")
@@ -182,7 +178,7 @@ def test_the_split_of_a_network_is_read() -> None:
     assert graph.split(0).test.tolist() == [False, True, False]
 
 
-def test_lists_of_numbers_become_columns() -> None:
+def test_lists_of_numbers_become_columns():
     made = networkx.path_graph(3)
     for node in made:
         made.nodes[node]["x"] = [node, 2.0 * node]
@@ -199,7 +195,7 @@ def test_lists_of_numbers_become_columns() -> None:
         from_networkx(made)
 
 
-def test_words_and_missing_numbers_are_refused() -> None:
+def test_words_and_missing_numbers_are_refused():
     made = network(networkx.Graph)
     with pytest.raises(GraphError, match="column 'role' holds 'good' in row 1"):
         from_networkx(made)
@@ -214,19 +210,19 @@ def test_words_and_missing_numbers_are_refused() -> None:
         from_networkx(made, label="role")
 
 
-def test_what_is_no_network_is_refused() -> None:
+def test_what_is_no_network_is_refused():
     with pytest.raises(GraphError, match=r"takes a networkx graph \(got dict\)"):
         from_networkx({})
     with pytest.raises(GraphError, match="has no nodes"):
         from_networkx(networkx.Graph())
 
 
-def test_a_label_that_is_not_there_is_refused() -> None:
+def test_a_label_that_is_not_there_is_refused():
     with pytest.raises(SettingError, match=r"has no column 'rle'\. Did you mean 'role'"):
         from_networkx(network(networkx.Graph), label="rle")
 
 
-def test_tables_and_networks_are_prepared_unless_the_user_says_no() -> None:
+def test_tables_and_networks_are_prepared_unless_the_user_says_no():
     nodes = NODES | {"age": [0, 4, None, 2], "city": ["x", "y", "y", None]}
     graph = any_tables(nodes, EDGES)
     assert graph.feature_names is not None
@@ -240,7 +236,7 @@ def test_tables_and_networks_are_prepared_unless_the_user_says_no() -> None:
     assert found.x[:, 0].sum() == pytest.approx(0, abs=1e-6)
 
 
-def test_new_tables_are_prepared_like_the_first() -> None:
+def test_new_tables_are_prepared_like_the_first():
     first = any_tables(NODES | {"age": [0, 4, 0, 4]}, EDGES)
     new = {"id": ["e", "f"], "age": [6, 2], "rich": [1, 1], "label": [None, "red"]}
     links = {"source": ["e"], "target": ["f"], "weight": [2]}
@@ -251,7 +247,7 @@ def test_new_tables_are_prepared_like_the_first() -> None:
         any_tables(new, EDGES, like=from_tables(NODES, EDGES))
 
 
-def test_unknown_edges_and_groups_are_options() -> None:
+def test_unknown_edges_and_groups_are_options():
     edges = {"source": ["a", "z"], "target": ["b", "a"]}
     with pytest.raises(GraphError, match=r"\(drop_unknown_edges=True\)"):
         any_tables(NODES, edges)
@@ -262,7 +258,7 @@ def test_unknown_edges_and_groups_are_options() -> None:
     assert len(graph.splits) == 10
 
 
-def test_text_is_read_as_in_a_csv_file(write_tables: Callable[..., Path]) -> None:
+def test_text_is_read_as_in_a_csv_file(write_tables):
     nodes = {
         "id": ["007", "08", "9", "10"],
         "day": ["2024-03-01", "", None, "2024-03-11"],
@@ -288,7 +284,7 @@ def test_text_is_read_as_in_a_csv_file(write_tables: Callable[..., Path]) -> Non
     assert graph.edge_weight.tolist() == [1, 2.5]
 
 
-def test_a_network_without_attributes_has_degrees(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_network_without_attributes_has_degrees(caplog):
     club = networkx.karate_club_graph()
     graph = any_network(club, label="club")
     expected = np.log1p([degree for _, degree in club.degree()])
@@ -303,7 +299,7 @@ def test_a_network_without_attributes_has_degrees(caplog: pytest.LogCaptureFixtu
     np.testing.assert_allclose(raw.x[:, 0], np.log1p([degree for _, degree in club.degree()]))
 
 
-def test_unused_columns_of_edges_are_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+def test_unused_columns_of_edges_are_a_warning(caplog):
     edges = {"source": ["a"], "target": ["b"], "paid": [3.0], "when": ["now"]}
     any_tables(NODES, edges)
     [message] = caplog.messages
@@ -311,7 +307,7 @@ def test_unused_columns_of_edges_are_a_warning(caplog: pytest.LogCaptureFixture)
     assert '(weight="paid")' in message
 
 
-def test_no_time_beside_a_number_is_a_missing_value() -> None:
+def test_no_time_beside_a_number_is_a_missing_value():
     """As objects they crashed pyarrow, and so the process."""
     pd = pytest.importorskip("pandas")
     mixed = [np.datetime64("NaT"), np.int64(3), [1]]

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import math
 import sys
-from pathlib import Path
-from typing import Any
 from xml.sax.saxutils import escape
 
 import numpy as np
@@ -19,7 +17,7 @@ from hpgmn.tables.memory import read_networkx
 from hpgmn.tables.sources import TEXT
 
 
-def read_tables(tables: Any, **options: Any) -> Graph:
+def read_tables(tables, **options):
     graph: Graph = read_graph_tables(Graph, tables, **options)
     return graph
 
@@ -41,9 +39,7 @@ EDGES = """
 """
 
 
-def graphml(
-    path: Path, keys: str = KEYS, nodes: str = NODES, edges: str = EDGES, **names: str
-) -> Path:
+def graphml(path, keys=KEYS, nodes=NODES, edges=EDGES, **names):
     kind = names.get("direction", "directed")
     path.write_text(
         f'<graphml xmlns="http://graphml.graphdrawing.org/xmlns">{keys}'
@@ -53,7 +49,7 @@ def graphml(
     return path
 
 
-def test_nodes_edges_and_defaults_are_read(tmp_path: Path) -> None:
+def test_nodes_edges_and_defaults_are_read(tmp_path):
     tables = open_tables(graphml(tmp_path / "g.graphml"))
     assert tables.describe() == [
         "g.graphml (nodes): id is 'id', label is 'class'; 2 attributes: age, old.",
@@ -74,21 +70,19 @@ def test_nodes_edges_and_defaults_are_read(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("direction", ["directed", "undirected"])
 @pytest.mark.parametrize("requested", [None, True, False])
-def test_the_file_says_its_direction_unless_the_user_does(
-    tmp_path: Path, direction: str, requested: bool | None
-) -> None:
+def test_the_file_says_its_direction_unless_the_user_does(tmp_path, direction, requested):
     path = graphml(tmp_path / "g.graphml", direction=direction)
     expected = direction == "directed" if requested is None else requested
     assert open_tables(path, Columns(directed=requested)).directed == expected
 
 
-def test_repeated_edges_are_kept(tmp_path: Path) -> None:
+def test_repeated_edges_are_kept(tmp_path):
     edges = EDGES + EDGES.replace('id="e1" ', "")
     graph = read_tables(open_tables(graphml(tmp_path / "g.graphml", edges=edges)))
     assert graph.edge_index.shape == (2, 4)
 
 
-def test_an_attribute_may_be_called_id(tmp_path: Path) -> None:
+def test_an_attribute_may_be_called_id(tmp_path):
     path = graphml(tmp_path / "g.graphml", KEYS.replace('"age"', '"id"'))
     tables = open_tables(path)
     assert tables.id == "node"
@@ -96,18 +90,18 @@ def test_an_attribute_may_be_called_id(tmp_path: Path) -> None:
     assert read_tables(tables).edge_index.shape == (2, 2)
 
 
-def test_a_graph_without_edges_is_read(tmp_path: Path) -> None:
+def test_a_graph_without_edges_is_read(tmp_path):
     assert read_tables(open_tables(graphml(tmp_path / "g.graphml", edges=""))).num_edges == 0
 
 
-def test_what_nodes_lack_is_told(tmp_path: Path) -> None:
+def test_what_nodes_lack_is_told(tmp_path):
     path = graphml(tmp_path / "g.graphml", KEYS.replace("<default>3.5</default>", ""))
     message = r"g\.graphml \(nodes\): column 'age' has 1 missing number, the first in row 2\."
     with pytest.raises(GraphError, match=message):
         read_tables(open_tables(path))
 
 
-def test_columns_are_not_the_users_to_name(tmp_path: Path) -> None:
+def test_columns_are_not_the_users_to_name(tmp_path):
     path = graphml(tmp_path / "g.graphml")
     with pytest.raises(HPGMNError, match="Leave out id, source and target"):
         open_tables(path, Columns(id="age"))
@@ -117,27 +111,25 @@ def test_columns_are_not_the_users_to_name(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "<graphml", "<html></html>", "id,a\n"])
-def test_other_files_are_refused(tmp_path: Path, text: str) -> None:
+def test_other_files_are_refused(tmp_path, text):
     (tmp_path / "g.graphml").write_text(text)
     with pytest.raises(GraphError, match=r"cannot be read as GraphML \(.+\)\. Write it"):
         open_tables(tmp_path / "g.graphml")
 
 
-def test_a_missing_file_is_refused(tmp_path: Path) -> None:
+def test_a_missing_file_is_refused(tmp_path):
     with pytest.raises(GraphError, match="does not exist or is not a file"):
         open_tables(tmp_path / "g.graphml")
 
 
-def test_without_networkx_the_remedy_is_its_installation(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_networkx_the_remedy_is_its_installation(tmp_path, monkeypatch):
     path = graphml(tmp_path / "g.graphml")
     monkeypatch.setitem(sys.modules, "networkx", None)
     with pytest.raises(HPGMNError, match="`pip install networkx`"):
         open_tables(path)
 
 
-def test_words_that_look_like_nothing_are_words(tmp_path: Path) -> None:
+def test_words_that_look_like_nothing_are_words(tmp_path):
     names = ["nan", "None", "NaT", "<NA>"]
     nodes = "".join(f'<node id="{escape(name)}"/>' for name in names)
     edges = '<edge source="nan" target="None"/>'
@@ -147,7 +139,7 @@ def test_words_that_look_like_nothing_are_words(tmp_path: Path) -> None:
     assert graph.edge_index.tolist() == [[0], [1]]
 
 
-def test_missing_values_among_others_are_missing() -> None:
+def test_missing_values_among_others_are_missing():
     networkx, pd = pytest.importorskip("networkx"), pytest.importorskip("pandas")
     network = networkx.Graph()
     values = [None, math.nan, np.float32("nan"), pd.NaT, pd.NA, np.timedelta64("NaT")]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,32 +12,32 @@ import pytest
 
 from hpgmn.base.errors import HPGMNError
 from hpgmn.tables.preparation import Preparation, fit
-from hpgmn.tables.sources import MemoryTable, Table, open_table
+from hpgmn.tables.sources import MemoryTable, open_table
 
 
-def memory_table(columns: dict[str, Any]) -> MemoryTable:
+def memory_table(columns):
     return MemoryTable(Path("nodes"), pa.table(columns), "nodes")
 
 
 class Fitted:
     """A fitted preparation with its matrix and the logged lines."""
 
-    def __init__(self, table: Table | dict[str, Any], categories: tuple[str, ...] = ()) -> None:
+    def __init__(self, table, categories=()):
         self.lines: list[str] = []
         self.table = memory_table(table) if isinstance(table, dict) else table
         names = list(self.table.types)
         self.preparation, self.x = fit(self.table, names, categories, self.lines.append)
 
     @property
-    def columns(self) -> dict[str, list[float]]:
+    def columns(self):
         names = self.preparation.feature_names
         return dict(zip(names, self.x.T.tolist(), strict=True))
 
-    def apply(self, columns: dict[str, Any]) -> list[list[float]]:
+    def apply(self, columns):
         return self.preparation.attributes(memory_table(columns), self.lines.append).tolist()
 
 
-def test_new_nodes_are_prepared_as_the_first_ones() -> None:
+def test_new_nodes_are_prepared_as_the_first_ones():
     fitted = Fitted({"age": [0.0, 4.0, None], "region": ["n", "s", "n"]})
     fitted.lines.clear()
     new = {"region": ["s", "west", None], "age": [8.0, None, 2.0]}
@@ -63,14 +62,14 @@ def test_new_nodes_are_prepared_as_the_first_ones() -> None:
         ),
     ],
 )
-def test_tables_that_do_not_fit_are_refused(new: dict[str, Any], message: str) -> None:
+def test_tables_that_do_not_fit_are_refused(new, message):
     dates = pa.array(["1970-01-01", "1970-01-05"]).cast(pa.date32())
     fitted = Fitted({"age": [1, 2], "region": ["n", "s"], "day": dates})
     with pytest.raises(HPGMNError, match=message):
         fitted.apply(new)
 
 
-def test_a_preparation_is_kept_as_plain_values() -> None:
+def test_a_preparation_is_kept_as_plain_values():
     random = np.random.default_rng(1)
     fitted = Fitted(
         {
@@ -84,9 +83,7 @@ def test_a_preparation_is_kept_as_plain_values() -> None:
 
 
 @pytest.mark.parametrize("ending", ["csv", "parquet"])
-def test_files_and_memory_give_the_same(
-    write_table: Callable[..., Path], tmp_path: Path, ending: str
-) -> None:
+def test_files_and_memory_give_the_same(write_table, tmp_path, ending):
     columns = {
         "age": [1.5, None, 3.0, 4.0],
         "region": ["n", "s", None, "n"],
@@ -98,9 +95,7 @@ def test_files_and_memory_give_the_same(
     np.testing.assert_array_equal(found.x, expected.x)
 
 
-def test_what_does_not_vary_or_cannot_be_read_is_left_out(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_what_does_not_vary_or_cannot_be_read_is_left_out(caplog):
     fitted = Fitted(
         {
             "planet": ["earth"] * 3,
@@ -128,7 +123,7 @@ def test_what_does_not_vary_or_cannot_be_read_is_left_out(
         assert (nothing.preparation.columns, nothing.x) == ((), None)
 
 
-def test_the_order_of_rows_does_not_matter() -> None:
+def test_the_order_of_rows_does_not_matter():
     random = np.random.default_rng(0)
     columns: dict[str, list[Any]] = {
         "number": random.normal(1e6, 1, 101).tolist(),

@@ -6,7 +6,7 @@ import csv
 import json
 import logging
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,7 @@ from hpgmn.tables.reading import EncodedWords, log_degrees, similar_names
 from hpgmn.tables.sources import canonical
 
 
-def read_tables(tables: Any, **options: Any) -> Graph:
+def read_tables(tables, **options):
     graph: Graph = read_graph_tables(Graph, tables, **options)
     return graph
 
@@ -45,7 +45,7 @@ LABELS = (["x", "y", "é", None], ["10", "9", "-1", None], ["10", "9", "x"])
 
 
 @contextmanager
-def small_batches(is_small: bool = True) -> Iterator[None]:
+def small_batches(is_small=True):
     """Tables are read a few rows at a time."""
     with pytest.MonkeyPatch.context() as patch:
         if is_small:
@@ -56,11 +56,11 @@ def small_batches(is_small: bool = True) -> Iterator[None]:
         yield
 
 
-def read(source: Path, columns: Columns | None = None, **options: Any) -> Graph:
+def read(source, columns=None, **options):
     return read_tables(open_tables(source, columns or Columns(), **options))
 
 
-def rows_of(path: Path) -> list[dict[str, Any]]:
+def rows_of(path):
     """Every row as a dict; what is missing is None."""
     if path.suffix == ".parquet":
         return list(pq.read_table(path).to_pylist())
@@ -68,7 +68,7 @@ def rows_of(path: Path) -> list[dict[str, Any]]:
         return [{k: v or None for k, v in row.items()} for row in csv.DictReader(file)]
 
 
-def slow_reading(nodes: Path, edges: Path) -> dict[str, Any]:
+def slow_reading(nodes, edges):
     """The graph's arrays in the most obvious way: one row after the other."""
     place: dict[str, int] = {}
     x, labels, splits = [], [], []
@@ -95,7 +95,7 @@ def slow_reading(nodes: Path, edges: Path) -> dict[str, Any]:
     }
 
 
-def assert_read_slowly(graph: Graph, expected: Mapping[str, Any]) -> None:
+def assert_read_slowly(graph, expected):
     np.testing.assert_array_equal(graph.x, expected["x"])
     np.testing.assert_array_equal(graph.edge_index, expected["edge_index"])
     assert graph.y.tolist() == expected["y"]
@@ -109,14 +109,14 @@ def assert_read_slowly(graph: Graph, expected: Mapping[str, Any]) -> None:
             assert getattr(graph.splits, part)[:, 0].tolist() == expected[part]
 
 
-def assert_same(one: Graph, two: Graph) -> None:
+def assert_same(one, two):
     assert one.fingerprint == two.fingerprint
     assert (one.class_names, one.y.tolist()) == (two.class_names, two.y.tolist())
 
 
 @pytest.mark.parametrize("is_small", [False, True])
 @pytest.mark.parametrize("ending", ["csv", "tsv", "parquet"])
-def test_tables_become_the_graph(write_tables: WriteTables, ending: str, is_small: bool) -> None:
+def test_tables_become_the_graph(write_tables, ending, is_small):
     with small_batches(is_small):
         graph = read(write_tables(ending))
     assert graph.x.tolist() == [[1.5, 1], [2, 0], [-3.25, 0], [4, 1]]
@@ -138,14 +138,9 @@ def test_tables_become_the_graph(write_tables: WriteTables, ending: str, is_smal
 
 @given(data=st.data(), is_weighted=st.booleans(), is_split=st.booleans(), is_small=st.booleans())
 def test_any_tables_are_read_as_row_by_row(
-    tmp_path_factory: pytest.TempPathFactory,
-    write_table: Callable[..., Path],
-    data: st.DataObject,
-    is_weighted: bool,
-    is_split: bool,
-    is_small: bool,
-) -> None:
-    def column(values: st.SearchStrategy[Any], length: int) -> list[Any]:
+    tmp_path_factory, write_table, data, is_weighted, is_split, is_small
+):
+    def column(values, length):
         return data.draw(st.lists(values, min_size=length, max_size=length))
 
     kind = data.draw(st.sampled_from([WHOLE, WORDS]))
@@ -195,14 +190,14 @@ IDS = {
 }
 
 
-def plain_type(column: pa.Array) -> pa.DataType:
+def plain_type(column):
     is_categories = pa.types.is_dictionary(column.type)
     return column.type.value_type if is_categories else column.type
 
 
 @pytest.mark.parametrize("case", IDS)
 @pytest.mark.parametrize("is_text", [False, True])
-def test_ids_of_any_type_are_found(tmp_path: Path, case: str, is_text: bool) -> None:
+def test_ids_of_any_type_are_found(tmp_path, case, is_text):
     """Whatever their type, also where the edges have them as text."""
     ids = IDS[case]
     count = len(ids)
@@ -233,9 +228,7 @@ def test_ids_of_any_type_are_found(tmp_path: Path, case: str, is_text: bool) -> 
         ([None, None, None, None], (), [-1, -1, -1, -1]),
     ],
 )
-def test_classes_are_in_the_order_of_their_names_or_numbers(
-    write_tables: WriteTables, values: list[Any], names: tuple[str, ...], y: list[int]
-) -> None:
+def test_classes_are_in_the_order_of_their_names_or_numbers(write_tables, values, names, y):
     graph = read(write_tables("parquet", {"label": values, "split": None}))
     assert graph.class_names == names
     assert graph.y.tolist() == y
@@ -253,19 +246,19 @@ NUMBERS = {
 
 
 @pytest.mark.parametrize("case", NUMBERS)
-def test_numbers_of_any_type_are_attributes(write_tables: WriteTables, case: str) -> None:
+def test_numbers_of_any_type_are_attributes(write_tables, case):
     graph = read(write_tables("parquet", {"age": NUMBERS[case]}))
     expected = [float(value) for value in NUMBERS[case].to_pylist()]
     assert graph.x[:, 0].tolist() == np.array(expected, np.float32).tolist()
 
 
-def test_truth_is_a_number_in_text_too(write_tables: WriteTables) -> None:
+def test_truth_is_a_number_in_text_too(write_tables):
     graph = read(write_tables("csv", {"age": ["true", "FALSE", "True", "0"]}))
     assert graph.x[:, 0].tolist() == [1, 0, 1, 0]
 
 
 @pytest.mark.parametrize("ending", ["csv", "parquet"])
-def test_words_of_a_split_may_be_spelt_differently(write_tables: WriteTables, ending: str) -> None:
+def test_words_of_a_split_may_be_spelt_differently(write_tables, ending):
     words = ["Training", " valid ", "TEST", None]
     graph = read(write_tables(ending, {"split": words, "label": ["a", "b", "a", "b"]}))
     assert graph.splits is not None
@@ -274,21 +267,19 @@ def test_words_of_a_split_may_be_spelt_differently(write_tables: WriteTables, en
 
 
 @pytest.mark.parametrize("ending", ["csv", "parquet"])
-def test_a_graph_without_edges_is_a_graph(write_tables: WriteTables, ending: str) -> None:
+def test_a_graph_without_edges_is_a_graph(write_tables, ending):
     graph = read(write_tables(ending, edges={"source": [], "target": []}))
     assert graph.edge_index.shape == (2, 0)
 
 
-def test_tables_of_two_kinds_go_together(
-    write_tables: WriteTables, write_table: Callable[..., Path]
-) -> None:
+def test_tables_of_two_kinds_go_together(write_tables, write_table):
     folder = write_tables("csv", {"id": [1, 2, 3, 4]}, {"source": [1], "target": [4]})
     (folder / "edges.csv").unlink()
     write_table(folder / "edges.parquet", {"source": [1], "target": [4]})
     assert read(folder).edge_index.tolist() == [[0], [3]]
 
 
-def test_ids_in_a_csv_file_stay_as_they_are_written(write_tables: WriteTables) -> None:
+def test_ids_in_a_csv_file_stay_as_they_are_written(write_tables):
     ids = ["007", "7", "1e3", "1000"]
     graph = read(write_tables("csv", {"id": ids}, {"source": ids, "target": ids[::-1]}))
     assert graph.node_ids is not None
@@ -296,14 +287,14 @@ def test_ids_in_a_csv_file_stay_as_they_are_written(write_tables: WriteTables) -
     assert graph.edge_index.tolist() == [[0, 1, 2, 3], [3, 2, 1, 0]]
 
 
-def test_a_value_may_hold_a_line_end(write_tables: WriteTables) -> None:
+def test_a_value_may_hold_a_line_end(write_tables):
     ids = ["a", "b", "new\nline " + "x" * 40, "d"]
     with small_batches():
         graph = read(write_tables("csv", {"id": ids}, {"source": ids[:3], "target": ids[1:]}))
     assert graph.edge_index.tolist() == [[0, 1, 2], [1, 2, 3]]
 
 
-def test_progress_reports_each_step_to_its_end(write_tables: WriteTables) -> None:
+def test_progress_reports_each_step_to_its_end(write_tables):
     steps: dict[str, list[tuple[int, int | None]]] = {}
     with small_batches():
         tables = open_tables(
@@ -439,9 +430,7 @@ REFUSED: dict[str, tuple[dict[str, Any], dict[str, Any], str, Any]] = {
 
 @pytest.mark.parametrize(("ending", "is_small"), [("csv", True), ("parquet", False)])
 @pytest.mark.parametrize("case", REFUSED)
-def test_errors_name_the_first_row_the_count_and_the_remedy(
-    write_tables: WriteTables, case: str, ending: str, is_small: bool
-) -> None:
+def test_errors_name_the_first_row_the_count_and_the_remedy(write_tables, case, ending, is_small):
     nodes, edges, fact, remedy = REFUSED[case]
     folder = write_tables(ending, nodes, edges)
     below = " below the header" if ending == "csv" else ""
@@ -455,7 +444,7 @@ def test_errors_name_the_first_row_the_count_and_the_remedy(
         assert (last.option, last.value) == remedy
 
 
-def test_text_far_below_the_first_rows_is_found(write_tables: WriteTables) -> None:
+def test_text_far_below_the_first_rows_is_found(write_tables):
     """Types are guessed from the beginning; the guess may turn out wrong."""
     count = 30_000
     nodes = {
@@ -472,17 +461,17 @@ def test_text_far_below_the_first_rows_is_found(write_tables: WriteTables) -> No
             read(folder)
 
 
-def test_fractions_are_no_ids(write_tables: WriteTables) -> None:
+def test_fractions_are_no_ids(write_tables):
     with pytest.raises(GraphError, match=r"nodes.parquet: column 'id' holds fractions; ids are"):
         read(write_tables("parquet", {"id": [1.0, 2.5, 3.0, 4.0]}, {"source": [1], "target": [1]}))
 
 
-def test_lists_are_no_ids(write_tables: WriteTables) -> None:
+def test_lists_are_no_ids(write_tables):
     with pytest.raises(GraphError, match=r"column 'id' of type list<.*> cannot be read as text"):
         read(write_tables("parquet", {"id": [[1], [2], [3], [4]]}))
 
 
-def test_damage_below_the_first_rows_is_refused(write_tables: WriteTables) -> None:
+def test_damage_below_the_first_rows_is_refused(write_tables):
     folder = write_tables("csv")
     with (folder / "edges.csv").open("a") as file:
         file.write("a,b,c\n")
@@ -492,16 +481,16 @@ def test_damage_below_the_first_rows_is_refused(write_tables: WriteTables) -> No
         read(folder)
 
 
-def test_weights_may_be_ignored(write_tables: WriteTables) -> None:
+def test_weights_may_be_ignored(write_tables):
     folder = write_tables("csv", edges={"weight": [1, 0, 0, 0]})
     assert read(folder, Columns(weight="")).edge_weight is None
 
 
-def prepared(folder: Path, columns: Columns | None = None, **options: Any) -> Graph:
+def prepared(folder, columns=None, **options):
     return read(folder, columns, prepare=True, **options)
 
 
-def test_prepared_columns_keep_their_roles(write_tables: WriteTables) -> None:
+def test_prepared_columns_keep_their_roles(write_tables):
     folder = write_tables("csv", {"city": ["x", "y", "", "x"]})
     graph = prepared(folder)
     assert graph.feature_names is not None
@@ -514,9 +503,7 @@ def test_prepared_columns_keep_their_roles(write_tables: WriteTables) -> None:
 
 
 @pytest.mark.parametrize("ending", ["csv", "parquet"])
-def test_later_nodes_have_the_columns_and_classes_of_the_first(
-    write_tables: WriteTables, ending: str
-) -> None:
+def test_later_nodes_have_the_columns_and_classes_of_the_first(write_tables, ending):
     first = prepared(write_tables(ending, {"city": list("xyxy")}))
     assert first.preparation is not None
     nodes = {
@@ -542,7 +529,7 @@ def test_later_nodes_have_the_columns_and_classes_of_the_first(
     assert not unlabelled.split(0).test.any()
 
 
-def test_splits_may_come_from_a_column(write_tables: WriteTables) -> None:
+def test_splits_may_come_from_a_column(write_tables):
     folder = write_tables(
         "csv",
         {"id": list("abcdef"), "age": range(6), "rich": [0, 1] * 3, "split": None}
@@ -559,7 +546,7 @@ def test_splits_may_come_from_a_column(write_tables: WriteTables) -> None:
 
 
 @pytest.mark.parametrize("weights", [None, [1.0, 2.0, -1.0, 3.0]])
-def test_edges_to_unknown_nodes_may_be_left_out(write_tables: WriteTables, weights: Any) -> None:
+def test_edges_to_unknown_nodes_may_be_left_out(write_tables, weights):
     edges = {"source": ["a", "b", "q", "c"], "target": ["b", "z", "a", "a"], "weight": weights}
     folder = write_tables("csv", edges=edges)
     lines: list[str] = []
@@ -573,7 +560,7 @@ def test_edges_to_unknown_nodes_may_be_left_out(write_tables: WriteTables, weigh
     assert "(2 such edges in all); left out." in lines[-1]
 
 
-def test_labels_that_cannot_be_learned_are_refused(write_tables: WriteTables) -> None:
+def test_labels_that_cannot_be_learned_are_refused(write_tables):
     one = write_tables("csv", {"label": ["x", "", "x", "x"], "split": None})
     with pytest.raises(GraphError, match="column 'label' has a single value, 'x'") as caught:
         prepared(one)
@@ -582,7 +569,7 @@ def test_labels_that_cannot_be_learned_are_refused(write_tables: WriteTables) ->
     assert read(one).num_classes == 1
     count = 404
 
-    def many(distinct: int) -> Path:
+    def many(distinct):
         columns = {
             "id": range(count),
             "age": range(count),
@@ -604,17 +591,17 @@ def test_labels_that_cannot_be_learned_are_refused(write_tables: WriteTables) ->
 BARE = {"age": None, "rich": None}
 
 
-def test_every_edge_counts_at_both_ends() -> None:
+def test_every_edge_counts_at_both_ends():
     edges = np.array([[0, 1, 2, 2], [1, 0, 2, 0]])
     assert log_degrees(edges, 4).tolist() == np.log([1 + 3, 1 + 2, 1 + 3, 1]).tolist()
 
 
-def test_degrees_that_are_all_the_same_become_zero() -> None:
+def test_degrees_that_are_all_the_same_become_zero():
     column = Degree.of(np.full(3, 2.5))
     assert column.attributes(np.full(3, 2.5)).tolist() == [[0], [0], [0]]
 
 
-def test_later_tables_are_scaled_as_the_first(write_tables: Callable[..., Path]) -> None:
+def test_later_tables_are_scaled_as_the_first(write_tables):
     first = read_tables(open_tables(write_tables("csv", BARE), prepare=True))
     assert first.preparation is not None
     kept = Preparation.from_dict(json.loads(json.dumps(first.preparation)))
@@ -626,7 +613,7 @@ def test_later_tables_are_scaled_as_the_first(write_tables: Callable[..., Path])
     np.testing.assert_allclose(later.x[:, 0], expected, rtol=1e-6)
 
 
-def test_columns_that_cannot_be_used_are_as_good_as_none(write_tables: Callable[..., Path]) -> None:
+def test_columns_that_cannot_be_used_are_as_good_as_none(write_tables):
     folder = write_tables("csv", BARE | {"planet": ["earth"] * 4})
     graph = read_tables(open_tables(folder, prepare=True))
     assert graph.feature_names is not None
@@ -634,15 +621,13 @@ def test_columns_that_cannot_be_used_are_as_good_as_none(write_tables: Callable[
 
 
 @pytest.mark.parametrize("prepare", [True, False])
-def test_neither_attributes_nor_edges_is_refused(
-    write_tables: Callable[..., Path], prepare: bool
-) -> None:
+def test_neither_attributes_nor_edges_is_refused(write_tables, prepare):
     folder = write_tables("csv", BARE, {"source": [], "target": []})
     with pytest.raises(GraphError, match="no attributes that can be used, and"):
         read_tables(open_tables(folder, prepare=prepare))
 
 
-def classes(words: list[str | None], known: tuple[str, ...] = ()) -> tuple[list[int], list[str]]:
+def classes(words, known=()):
     found = EncodedWords()
     found.add(pa.array(words, pa.string()))
     y, names = found.classes(known)
@@ -651,7 +636,7 @@ def classes(words: list[str | None], known: tuple[str, ...] = ()) -> tuple[list[
     return y.tolist(), names
 
 
-def test_names_stay_as_they_are_written() -> None:
+def test_names_stay_as_they_are_written():
     assert classes(["1.0", "0.0", None, "10.0"]) == ([1, 0, -1, 2], ["0.0", "1.0", "10.0"])
     assert classes(["007", "08"]) == ([0, 1], ["007", "08"])
 
@@ -660,27 +645,27 @@ def test_names_stay_as_they_are_written() -> None:
     ("known", "word"),
     [("1", "1.0"), ("1.0", "1"), ("True", "true"), ("false", "False"), ("TRUE", "True")],
 )
-def test_a_known_class_is_found_in_another_spelling(known: str, word: str) -> None:
+def test_a_known_class_is_found_in_another_spelling(known, word):
     assert classes([word, "other"], ("first", known)) == ([1, 2], ["first", known, "other"])
 
 
-def test_the_same_spelling_comes_first() -> None:
+def test_the_same_spelling_comes_first():
     assert classes(["1.0", "1", "1."], ("1", "1.0")) == ([1, 0, 0], ["1", "1.0"])
 
 
-def test_colours_are_not_numbers() -> None:
+def test_colours_are_not_numbers():
     assert classes(["Red", "red"], ("red",)) == ([1, 0], ["red", "Red"])
     assert [canonical(word) for word in ("1.50", "1e0", "v1.0", "-0.0")] == [
         *("1.50", "1e0", "v1.0", "-0")
     ]
 
 
-def test_without_a_column_the_known_classes_stay() -> None:
+def test_without_a_column_the_known_classes_stay():
     assert EncodedWords().classes() == (None, None)
     assert EncodedWords().classes(("a",)) == (None, ["a"])
 
 
-def test_similar_names_are_found() -> None:
+def test_similar_names_are_found():
     assert similar_names(["a", "b", "B", "b ", "2", "02", "2.0", "True"]) == [
         *(("b", "B"), ("b", "b "), ("2", "2.0"))
     ]
@@ -688,9 +673,7 @@ def test_similar_names_are_found() -> None:
 
 @pytest.mark.parametrize("first", ["csv", "parquet"])
 @pytest.mark.parametrize("values", [[True, None, False, True], [1.0, None, 0.0, 1.0]])
-def test_a_class_is_the_same_in_csv_and_parquet(
-    write_tables: Callable[..., Path], first: str, values: list[object]
-) -> None:
+def test_a_class_is_the_same_in_csv_and_parquet(write_tables, first, values):
     second = "parquet" if first == "csv" else "csv"
     trained = read_tables(open_tables(write_tables(first, {"label": values}), prepare=True))
     assert trained.preparation is not None
@@ -705,16 +688,14 @@ def test_a_class_is_the_same_in_csv_and_parquet(
     assert later.y.tolist() == trained.y.tolist() == [1, -1, 0, 1]
 
 
-def test_truth_has_one_spelling(write_tables: Callable[..., Path]) -> None:
+def test_truth_has_one_spelling(write_tables):
     for number, words in enumerate((["TRUE", "FALSE"], ["true", "false"], ["True", "False"])):
         label = [words[0], None, words[1], words[0]]
         graph = read_tables(open_tables(write_tables("csv", {"label": label}, folder=f"{number}")))
         assert graph.class_names == ("False", "True")
 
 
-def test_classes_that_are_probably_one_are_warned_about(
-    write_tables: Callable[..., Path], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_classes_that_are_probably_one_are_warned_about(write_tables, caplog):
     caplog.set_level(logging.WARNING)
     graph = read_tables(open_tables(write_tables("csv", {"label": ["1", None, "1.0", "2"]})))
     assert graph.class_names == ("1", "1.0", "2")

@@ -11,21 +11,19 @@ import pytest
 
 from hpgmn.base.errors import GraphError
 from hpgmn.tables import sources
-from hpgmn.tables.sources import NATIVE, NUMBER, TEXT, CsvTable, MemoryTable, Table, open_table
+from hpgmn.tables.sources import NATIVE, NUMBER, TEXT, CsvTable, MemoryTable, open_table
 
 EDGE_NAMES = (("source", "from"), ("target", "to"), ("weight",))
 Write = Callable[..., Path]
 
 
-def rows(table: Table, *columns: str) -> list[tuple[object, ...]]:
+def rows(table, *columns):
     kinds = dict.fromkeys(columns or table.types, TEXT)
     return [tuple(row.values()) for batch in table.batches(kinds) for row in batch.to_pylist()]
 
 
 @pytest.mark.parametrize("ending", ["csv", "tsv", "parquet"])
-def test_some_columns_of_all_rows_come_in_the_order_asked_for(
-    tmp_path: Path, write_table: Write, ending: str
-) -> None:
+def test_some_columns_of_all_rows_come_in_the_order_asked_for(tmp_path, write_table, ending):
     columns = {"a": ["1", "2", "3"], "b": ["x", "ü", "z"], "c": ["7", "8", "9"]}
     table = open_table(write_table(tmp_path / f"t.{ending}", columns))
     assert list(table.types) == ["a", "b", "c"]
@@ -35,7 +33,7 @@ def test_some_columns_of_all_rows_come_in_the_order_asked_for(
     assert table.row(1_233) == "row 1,234" + ("" if ending == "parquet" else " below the header")
 
 
-def test_a_parquet_file_comes_in_batches(tmp_path: Path) -> None:
+def test_a_parquet_file_comes_in_batches(tmp_path):
     pq.write_table(pa.table({"a": range(10), "b.c": range(10)}), tmp_path / "t.parquet")
     table = open_table(tmp_path / "t.parquet")
     batches = list(table.batches({"b.c": NUMBER}, 4))
@@ -43,7 +41,7 @@ def test_a_parquet_file_comes_in_batches(tmp_path: Path) -> None:
     assert batches[0].schema.names == ["b.c"]
 
 
-def test_a_csv_file_comes_in_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_csv_file_comes_in_batches(tmp_path, monkeypatch):
     monkeypatch.setattr(sources, "_BLOCK_BYTES", 16)
     (tmp_path / "t.csv").write_text("a\n" + "12345\n" * 10)
     table = open_table(tmp_path / "t.csv")
@@ -54,7 +52,7 @@ def test_a_csv_file_comes_in_batches(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert len(counts) > 2
 
 
-def test_a_table_in_memory_comes_in_batches() -> None:
+def test_a_table_in_memory_comes_in_batches():
     table = MemoryTable(Path("g"), pa.table({"a": range(5), "b": range(5)}), "the nodes")
     assert [batch.num_rows for batch in table.batches({"b": NUMBER}, 2)] == [2, 2, 1]
     assert table.num_rows() == 5
@@ -62,14 +60,14 @@ def test_a_table_in_memory_comes_in_batches() -> None:
 
 
 @pytest.mark.parametrize("separator", [",", ";", "\t"])
-def test_the_separator_of_a_csv_file_is_seen_in_its_header(tmp_path: Path, separator: str) -> None:
+def test_the_separator_of_a_csv_file_is_seen_in_its_header(tmp_path, separator):
     lines = (("id", "a"), ("x", "1"), ("y", "2"))
     text = "\n".join(separator.join(line) for line in lines)
     (tmp_path / "t.csv").write_text(text, encoding="utf-8-sig")
     assert rows(open_table(tmp_path / "t.csv")) == [("x", "1"), ("y", "2")]
 
 
-def test_quoted_values_and_windows_lines_are_read(tmp_path: Path) -> None:
+def test_quoted_values_and_windows_lines_are_read(tmp_path):
     (tmp_path / "t.csv").write_bytes(b'id,a\r\n"x, ""y""",1\r\n\r\n"z\nz",2\r\n')
     assert rows(open_table(tmp_path / "t.csv")) == [('x, "y"', "1"), ("z\nz", "2")]
 
@@ -91,20 +89,14 @@ def test_quoted_values_and_windows_lines_are_read(tmp_path: Path) -> None:
     ],
 )
 @pytest.mark.parametrize("ending", ["txt", "edgelist", "edges"])
-def test_an_edge_list_needs_no_names(
-    tmp_path: Path,
-    text: str,
-    names: list[str],
-    expected: list[tuple[str, ...]],
-    ending: str,
-) -> None:
+def test_an_edge_list_needs_no_names(tmp_path, text, names, expected, ending):
     (tmp_path / f"e.{ending}").write_text(text)
     table = open_table(tmp_path / f"e.{ending}", EDGE_NAMES)
     assert list(table.types) == names
     assert rows(table) == expected
 
 
-def test_integers_differ_from_text(tmp_path: Path) -> None:
+def test_integers_differ_from_text(tmp_path):
     columns = {
         "whole": [1],
         "float": [1.5],
@@ -119,7 +111,7 @@ def test_integers_differ_from_text(tmp_path: Path) -> None:
     assert not open_table(tmp_path / "t.csv").has_integers("whole")
 
 
-def test_the_first_text_is_found_and_missing_values_are_none(tmp_path: Path) -> None:
+def test_the_first_text_is_found_and_missing_values_are_none(tmp_path):
     (tmp_path / "t.csv").write_text("id,a,b\n1,,1\n2,NA,2\n3,x,3e5\n4,y,inf\n")
     table = open_table(tmp_path / "t.csv")
     assert table.first_text("a") == (2, "x")
@@ -141,15 +133,12 @@ UNREADABLE = {
     "cut.parquet": (b"PAR1", r"cannot be read as a parquet file"),
     "twice.csv": (b"a,b,a\n1,2,3\n", r"^twice\.csv has two columns named 'a'\. Rename or remove"),
     "nothing.txt": (b"# nothing\n\n", r"^nothing\.txt lists no edges\."),
-    "spaces.txt": (
-        b"1 2\n1  2\n",
-        r"^spaces.txt: row 2 of the file has 3 values for 2 columns\.",
-    ),
+    "spaces.txt": (b"1 2\n1  2\n", r"^spaces.txt: row 2 of the file has 3 values for 2 columns\."),
 }
 
 
 @pytest.mark.parametrize("name", UNREADABLE)
-def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path, name: str) -> None:
+def test_a_file_that_cannot_be_read_is_refused(tmp_path, name):
     content, message = UNREADABLE[name]
     (tmp_path / name).write_bytes(content)
     with pytest.raises(GraphError, match=message) as caught:
@@ -157,18 +146,16 @@ def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path, name: str) -> Non
     assert "\n" not in str(caught.value)
 
 
-def test_a_missing_file_is_refused(tmp_path: Path) -> None:
+def test_a_missing_file_is_refused(tmp_path):
     for path in (tmp_path, tmp_path / "t.csv"):
         with pytest.raises(GraphError, match="does not exist or is not a file"):
             open_table(path)
 
 
-def test_a_file_that_may_not_be_read_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_that_may_not_be_read_is_refused(tmp_path, monkeypatch):
     (tmp_path / "t.csv").write_text("a\n1\n")
 
-    def refuse(*_: object) -> None:
+    def refuse(*_):
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(CsvTable, "_open", refuse)
@@ -176,9 +163,7 @@ def test_a_file_that_may_not_be_read_is_refused(
         open_table(tmp_path / "t.csv")
 
 
-def test_values_that_are_not_of_the_type_of_the_first_rows_are_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_values_that_are_not_of_the_type_of_the_first_rows_are_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(sources, "_PROBE_BYTES", 64)
     path = tmp_path / "t.csv"
     path.write_text("day,b\n" + "2020-01-01,1\n" * 20 + ",1\nlater,1\n")
@@ -193,9 +178,7 @@ def test_values_that_are_not_of_the_type_of_the_first_rows_are_refused(
         list(open_table(path).batches({"day": NATIVE}))
 
 
-def test_another_encoding_far_below_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_another_encoding_far_below_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(sources, "_PROBE_BYTES", 64)
     path = tmp_path / "t.csv"
     path.write_bytes(b"a,b\n" + b"x,1\n" * 40 + "ü,1\n".encode("latin-1"))
@@ -206,9 +189,7 @@ def test_another_encoding_far_below_is_refused(
         open_table(path)
 
 
-def test_the_beginning_of_a_file_may_cut_a_character(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_beginning_of_a_file_may_cut_a_character(tmp_path, monkeypatch):
     (tmp_path / "t.csv").write_text("\ufeffa,b\nü,1\n", encoding="utf-8")
     monkeypatch.setattr(sources, "_PROBE_BYTES", 8)  # in the middle of ü
     monkeypatch.setattr(sources, "_BLOCK_BYTES", 64)
@@ -216,11 +197,11 @@ def test_the_beginning_of_a_file_may_cut_a_character(
     assert list(open_table(tmp_path / "t.csv").types) == ["a", "b"]
 
 
-def with_large_blocks(opened: Callable[..., object]) -> Callable[..., object]:
+def with_large_blocks(opened):
     return lambda table, path, types, block: opened(table, path, types, 64)
 
 
-def test_text_in_memory_has_the_type_of_a_file() -> None:
+def test_text_in_memory_has_the_type_of_a_file():
     long = "x" * (1 << 21)  # longer than a block of the CSV reader
     columns = {
         "number": ["1", "", None],

@@ -13,11 +13,11 @@ from hpgmn.tables.sources import MemoryTable
 from hpgmn.tables.splitting import group_splits, split_by, time_split
 
 
-def memory_table(**columns: object) -> MemoryTable:
+def memory_table(**columns):
     return MemoryTable(Path("nodes"), pa.table(columns), "nodes")
 
 
-def test_groups_never_straddle_and_every_part_has_some() -> None:
+def test_groups_never_straddle_and_every_part_has_some():
     random = np.random.default_rng(0)
     groups = [f"g{number}" for number in random.integers(0, 12, 200)]
     y = random.integers(-1, 3, 200)
@@ -36,13 +36,13 @@ def test_groups_never_straddle_and_every_part_has_some() -> None:
     assert len({masks["test"][:, split].tobytes() for split in range(10)}) > 5
 
 
-def test_a_large_group_leaves_something_for_each_part() -> None:
+def test_a_large_group_leaves_something_for_each_part():
     masks = group_splits(np.zeros(100, int), ["big"] * 98 + ["one", "two"])
     for mask in masks.values():
         assert mask.any(axis=0).all()
 
 
-def test_nodes_without_a_group_are_in_no_part_and_counted() -> None:
+def test_nodes_without_a_group_are_in_no_part_and_counted():
     groups = ["a", None, "b", "c", "", None]
     y = np.array([0, 1, 0, 1, 0, -1])
     lines: list[str] = []
@@ -54,7 +54,7 @@ def test_nodes_without_a_group_are_in_no_part_and_counted() -> None:
     )
 
 
-def test_the_oldest_train_and_the_newest_test() -> None:
+def test_the_oldest_train_and_the_newest_test():
     times = np.array([5, 1, 2, 3, 4, 10, 9, 8, 7, 6, 0, np.nan])
     y = np.array([0] * 10 + [-1, 1])
     masks = time_split(y, times)
@@ -63,7 +63,7 @@ def test_the_oldest_train_and_the_newest_test() -> None:
     assert sorted(times[masks["test"][:, 0]]) == [9, 10]
 
 
-def test_nodes_of_one_time_are_in_one_part() -> None:
+def test_nodes_of_one_time_are_in_one_part():
     times = np.array([1, 1, 1, 1, 1, 1, 1, 2, 2, 3], float)
     masks = time_split(np.zeros(10, int), times)
     assert {part: set(times[mask[:, 0]]) for part, mask in masks.items()} == {
@@ -73,7 +73,7 @@ def test_nodes_of_one_time_are_in_one_part() -> None:
     }
 
 
-def test_dates_and_numbers_are_times() -> None:
+def test_dates_and_numbers_are_times():
     dates = pa.array([f"20{year}-01-01" for year in range(15, 20)]).cast(pa.date32())
     lines: list[str] = []
     for column in (dates, pa.array([1, 2, 3, 4, 5])):
@@ -84,7 +84,7 @@ def test_dates_and_numbers_are_times() -> None:
     assert lines[0] == "nodes: one split by 'when', oldest 60 % train, newest 20 % test."
 
 
-def test_labelled_nodes_without_a_time_are_counted() -> None:
+def test_labelled_nodes_without_a_time_are_counted():
     lines: list[str] = []
     table = memory_table(when=[1, 2, 3, 4, 5, None, None])
     masks = split_by(table, "time", "when", np.array([0, 0, 0, 0, 0, 0, -1]), lines.append)
@@ -92,7 +92,7 @@ def test_labelled_nodes_without_a_time_are_counted() -> None:
     assert lines[0].endswith("20 % test; labelled nodes in no part, because they have no time: 1.")
 
 
-def test_groups_may_be_numbers() -> None:
+def test_groups_may_be_numbers():
     lines: list[str] = []
     masks = split_by(
         memory_table(team=[1, 1, 2, 3]), "group", "team", np.zeros(4, int), lines.append
@@ -125,9 +125,7 @@ def test_groups_may_be_numbers() -> None:
         ),
     ],
 )
-def test_a_column_that_cannot_split_is_refused(
-    kind: str, values: list[object], message: str
-) -> None:
+def test_a_column_that_cannot_split_is_refused(kind, values, message):
     lines: list[str] = []
     with pytest.raises(GraphError, match=f"^nodes: column 'by' {message}") as caught:
         split_by(memory_table(by=values), kind, "by", np.zeros(3, int), lines.append)

@@ -7,7 +7,6 @@ import json
 import math
 import os
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -27,18 +26,18 @@ from hpgmn.training.checkpoint import (
 from hpgmn.training.trainer import HISTORY, StageState, TrainState
 
 
-def normal(*shape: int, seed: int = 0) -> Tensor:
+def normal(*shape, seed=0):
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
 
 
-def parameters(replicas: int, seed: int) -> dict[str, Tensor]:
+def parameters(replicas, seed):
     return {
         "encode.attributes.first.weight": normal(replicas, 4, 3, seed=seed),
         "head.memory.patterns": normal(replicas, 2, 3, seed=seed + 1),
     }
 
 
-def make_state(*, finished: bool = False) -> TrainState:
+def make_state(*, finished=False):
     """Three replicas with one stage done, and a second done or under way with two replicas left."""
     state = TrainState(seconds={"statistics": 1 / 3, "training": math.pi})
     for number, stage in enumerate(("estimator", "main") if finished else ("estimator",)):
@@ -65,7 +64,7 @@ def make_state(*, finished: bool = False) -> TrainState:
     return state
 
 
-def bits(value: Any) -> Any:
+def bits(value):
     """Anything with its tensors as (type, shape, bytes), so that even a NaN can be compared."""
     if isinstance(value, Tensor):
         return str(value.dtype), tuple(value.shape), value.contiguous().numpy().tobytes()
@@ -76,7 +75,7 @@ def bits(value: Any) -> Any:
     return bits(vars(value)) if isinstance(value, TrainState | StageState) else value
 
 
-def test_tensors_and_their_description_come_back_exactly(tmp_path: Path) -> None:
+def test_tensors_and_their_description_come_back_exactly(tmp_path):
     tensors = {
         "float": torch.tensor([1 / 3, -0.0, math.inf, math.nan, 1e-30]),
         "double": normal(2, 3).double(),
@@ -93,14 +92,14 @@ def test_tensors_and_their_description_come_back_exactly(tmp_path: Path) -> None
     assert said == about
 
 
-def test_nothing_but_the_file_is_left_behind(tmp_path: Path) -> None:
+def test_nothing_but_the_file_is_left_behind(tmp_path):
     write_tensors(tmp_path / "file", {"a": normal(3)}, {})
     write_tensors(tmp_path / "file", {"a": normal(3)}, {})
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
 @pytest.mark.parametrize("finished", [True, False])
-def test_a_state_comes_back_exactly(tmp_path: Path, finished: bool) -> None:
+def test_a_state_comes_back_exactly(tmp_path, finished):
     state = make_state(finished=finished)
     before = copy.deepcopy(state)
     write_state(tmp_path / "state", state, "me")
@@ -110,12 +109,12 @@ def test_a_state_comes_back_exactly(tmp_path: Path, finished: bool) -> None:
     assert list(found.done) == list(state.done)
 
 
-def test_a_state_without_any_stage_comes_back(tmp_path: Path) -> None:
+def test_a_state_without_any_stage_comes_back(tmp_path):
     write_state(tmp_path / "state", TrainState(), "me")
     assert bits(read_state(tmp_path / "state", "me")) == bits(TrainState())
 
 
-def test_stages_whose_names_begin_alike_are_kept_apart(tmp_path: Path) -> None:
+def test_stages_whose_names_begin_alike_are_kept_apart(tmp_path):
     state = make_state(finished=True)
     for part in (state.done, state.best_score, state.best_loss, state.best_epoch, state.history):
         part["main2"] = copy.deepcopy(part["estimator"])
@@ -123,7 +122,7 @@ def test_stages_whose_names_begin_alike_are_kept_apart(tmp_path: Path) -> None:
     assert bits(read_state(tmp_path / "state", "me")) == bits(state)
 
 
-def test_a_state_of_another_training_is_refused(tmp_path: Path) -> None:
+def test_a_state_of_another_training_is_refused(tmp_path):
     write_state(tmp_path / "state", make_state(), "me")
     with pytest.raises(
         HPGMNError, match="started with other settings, graph, splits, seeds or code"
@@ -131,14 +130,14 @@ def test_a_state_of_another_training_is_refused(tmp_path: Path) -> None:
         read_state(tmp_path / "state", "you")
 
 
-def test_a_missing_file_is_named(tmp_path: Path) -> None:
+def test_a_missing_file_is_named(tmp_path):
     for read in (read_tensors, lambda path: read_state(path, "me")):
         with pytest.raises(HPGMNError, match=r"gone.safetensors does not exist"):
             read(tmp_path / "gone.safetensors")
 
 
 @pytest.mark.parametrize("share", [0.0, 0.001, 0.3, 0.9, 0.999])
-def test_a_truncated_file_is_refused(tmp_path: Path, share: float) -> None:
+def test_a_truncated_file_is_refused(tmp_path, share):
     path = tmp_path / "state"
     write_state(path, make_state(), "me")
     content = path.read_bytes()
@@ -148,7 +147,7 @@ def test_a_truncated_file_is_refused(tmp_path: Path, share: float) -> None:
 
 
 @pytest.mark.parametrize(("mask", "mode"), [(0o022, 0o644), (0o077, 0o600)])
-def test_who_may_read_a_new_file_may_read_a_model(tmp_path: Path, mask: int, mode: int) -> None:
+def test_who_may_read_a_new_file_may_read_a_model(tmp_path, mask, mode):
     before = os.umask(mask)
     try:
         write_tensors(tmp_path / "a.safetensors", {"a": torch.ones(1)}, {})
@@ -157,7 +156,7 @@ def test_who_may_read_a_new_file_may_read_a_model(tmp_path: Path, mask: int, mod
     assert (tmp_path / "a.safetensors").stat().st_mode & 0o777 == mode
 
 
-def test_a_file_that_is_something_else_is_refused(tmp_path: Path) -> None:
+def test_a_file_that_is_something_else_is_refused(tmp_path):
     path = tmp_path / "state"
     for content in (b"not a safetensors file at all", b"\x00" * 64, b"\xff" * 64, b"{}"):
         path.write_bytes(content)
@@ -166,7 +165,7 @@ def test_a_file_that_is_something_else_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("place", [0, 4, 9, 40])
-def test_a_damaged_header_is_refused(tmp_path: Path, place: int) -> None:
+def test_a_damaged_header_is_refused(tmp_path, place):
     path = tmp_path / "state"
     write_state(path, make_state(), "me")
     content = bytearray(path.read_bytes())
@@ -177,9 +176,7 @@ def test_a_damaged_header_is_refused(tmp_path: Path, place: int) -> None:
 
 
 @pytest.mark.parametrize("metadata", [None, {"format": "pt"}, {"about": "{unfinished"}])
-def test_tensors_of_another_program_are_refused(
-    tmp_path: Path, metadata: dict[str, str] | None
-) -> None:
+def test_tensors_of_another_program_are_refused(tmp_path, metadata):
     save_file({"a": normal(3)}, tmp_path / "state", metadata=metadata)
     with pytest.raises(HPGMNError, match="is damaged or not an hpgmn file"):
         read_state(tmp_path / "state", "me")
@@ -207,9 +204,7 @@ def test_tensors_of_another_program_are_refused(
         {"current": {"name": 7, "epoch": 2, "live": [0, 2]}},
     ],
 )
-def test_a_state_that_does_not_go_together_is_refused(
-    tmp_path: Path, change: dict[str, Any]
-) -> None:
+def test_a_state_that_does_not_go_together_is_refused(tmp_path, change):
     """Its checksum is right, as one that was put together by hand may have it."""
     path = tmp_path / "state"
     write_state(path, make_state(), "me")
@@ -223,7 +218,7 @@ def test_a_state_that_does_not_go_together_is_refused(
             read_seconds(path)
 
 
-def test_a_state_without_a_tensor_is_refused(tmp_path: Path) -> None:
+def test_a_state_without_a_tensor_is_refused(tmp_path):
     path = tmp_path / "state"
     write_state(path, make_state(), "me")
     tensors, about = read_tensors(path)
@@ -235,7 +230,7 @@ def test_a_state_without_a_tensor_is_refused(tmp_path: Path) -> None:
                 read_state(path, "me")
 
 
-def test_a_state_of_the_first_form_did_not_look_for_overflow(tmp_path: Path) -> None:
+def test_a_state_of_the_first_form_did_not_look_for_overflow(tmp_path):
     path = tmp_path / "state"
     write_state(path, make_state(), "me")
     tensors, about = read_tensors(path)
@@ -246,25 +241,23 @@ def test_a_state_of_the_first_form_did_not_look_for_overflow(tmp_path: Path) -> 
     assert found.overflowed.tolist() == [False] * 3
 
 
-def test_the_seconds_of_a_state_are_added_up(tmp_path: Path) -> None:
+def test_the_seconds_of_a_state_are_added_up(tmp_path):
     write_state(tmp_path / "state", make_state(), "me")
     assert read_seconds(tmp_path / "state") == pytest.approx(1 / 3 + math.pi)
 
 
-def test_a_folder_in_place_of_the_file_is_refused(tmp_path: Path) -> None:
+def test_a_folder_in_place_of_the_file_is_refused(tmp_path):
     with pytest.raises(HPGMNError, match="is damaged or not an hpgmn file"):
         read_tensors(tmp_path)
 
 
 @pytest.mark.parametrize("step", ["save_file", "fsync", "replace"])
-def test_a_write_that_fails_leaves_the_old_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
-) -> None:
+def test_a_write_that_fails_leaves_the_old_file(tmp_path, monkeypatch, step):
     path = tmp_path / "state"
     old, new = make_state(), make_state(finished=True)
     write_state(path, old, "me")
 
-    def fail(*arguments: Any, **_: Any) -> None:
+    def fail(*arguments, **_):
         if step == "save_file":  # a disk that fills up half way
             Path(arguments[1]).write_bytes(b"half a file")
             raise SafetensorError("I/O error: No space left on device (os error 28)")
@@ -281,7 +274,7 @@ def test_a_write_that_fails_leaves_the_old_file(
     assert bits(read_state(path, "me")) == bits(new)
 
 
-def test_the_description_is_plain_json(tmp_path: Path) -> None:
+def test_the_description_is_plain_json(tmp_path):
     write_state(tmp_path / "state", make_state(), "me")
     content = (tmp_path / "state").read_bytes()
     header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])

@@ -21,28 +21,28 @@ from hpgmn.training.checks import (
 NOTHING = np.zeros(6, bool)
 
 
-def graph_of(y: list[int], edges: list[tuple[int, int]], **more: object) -> Graph:
+def graph_of(y, edges, **more):
     edge_index = np.array(edges, np.int64).reshape(-1, 2).T
     return Graph(np.ones((len(y), 1)), edge_index, y, name="mine", **more)  # type: ignore[arg-type]
 
 
 @pytest.fixture
-def graph() -> Graph:
+def graph():
     edges = [(0, 1), (2, 3), (4, 5)]
     return graph_of([0, 1, 2, 0, 1, 2], edges, class_names=["red", "green", "blue"])
 
 
-def mask(*nodes: int) -> np.ndarray:
+def mask(*nodes):
     found = NOTHING.copy()
     found[list(nodes)] = True
     return found
 
 
-def test_a_split_with_all_classes_is_fine(graph: Graph) -> None:
+def test_a_split_with_all_classes_is_fine(graph):
     assert check_split(graph, Split(mask(0, 1, 2), mask(3), mask(4, 5)), 0) == []
 
 
-def test_test_nodes_are_not_needed(graph: Graph) -> None:
+def test_test_nodes_are_not_needed(graph):
     assert check_split(graph, Split(mask(0, 1, 2), mask(3), NOTHING), 0) == []
 
 
@@ -50,15 +50,13 @@ def test_test_nodes_are_not_needed(graph: Graph) -> None:
     ("split", "part"),
     [(Split(NOTHING, mask(3), mask(4)), "train"), (Split(mask(0, 1), NOTHING, mask(4)), "val")],
 )
-def test_a_split_without_train_or_val_nodes_is_refused(
-    graph: Graph, split: Split, part: str
-) -> None:
+def test_a_split_without_train_or_val_nodes_is_refused(graph, split, part):
     told = rf"Split 4 of 'mine' has no {part} nodes\. Give it some, or let hpgmn\.random_splits"
     with pytest.raises(HPGMNError, match=told):
         check_split(graph, split, 4)
 
 
-def test_one_class_cannot_be_told_from_itself(graph: Graph) -> None:
+def test_one_class_cannot_be_told_from_itself(graph):
     told = (
         r"Split 1 of 'mine' has train nodes of 1 class only.*Label more nodes, of another class\."
     )
@@ -66,37 +64,35 @@ def test_one_class_cannot_be_told_from_itself(graph: Graph) -> None:
         check_split(graph, Split(mask(0, 3), mask(1), NOTHING), 1)
 
 
-def test_classes_without_train_nodes_are_named(graph: Graph) -> None:
+def test_classes_without_train_nodes_are_named(graph):
     (line,) = check_split(graph, Split(mask(0, 1), mask(2), NOTHING), 7)
     assert line == "Split 7: no train node of class blue; it can never be predicted well."
 
 
-def test_a_class_that_nobody_has_is_named_too() -> None:
+def test_a_class_that_nobody_has_is_named_too():
     graph = graph_of([0, 1, 0, 1, 0, 1], [], class_names=["a", "b", "c", "d"])
     (line,) = check_split(graph, Split(mask(0, 1), mask(2), NOTHING), 0)
     assert "class c, d;" in line
 
 
-def test_a_graph_without_edges_is_warned_of() -> None:
+def test_a_graph_without_edges_is_warned_of():
     graph = graph_of([0, 1], [(0, 0)])  # a self-loop is no edge
-    assert graph_warnings(graph) == [
-        "Graph 'mine' has no edges; only the attributes can help.",
-    ]
+    assert graph_warnings(graph) == ["Graph 'mine' has no edges; only the attributes can help."]
 
 
-def test_isolated_nodes_are_counted() -> None:
+def test_isolated_nodes_are_counted():
     graph = graph_of([0, 1, 0, 1], [(0, 1), (2, 2)])
     assert graph_warnings(graph) == ["2 of 4 nodes have no edges (self-loops do not count)."]
 
 
-def test_nothing_is_said_of_an_ordinary_graph(graph: Graph) -> None:
+def test_nothing_is_said_of_an_ordinary_graph(graph):
     assert graph_warnings(graph) == []
 
 
 TWO = ("fraud", "honest")
 
 
-def test_the_positive_class_is_the_rarest_among_train_and_validation_nodes() -> None:
+def test_the_positive_class_is_the_rarest_among_train_and_validation_nodes():
     # With its test nodes fraud would be the more frequent class.
     graph = graph_of([0, 1, 1, 0, 0, 0], [(0, 1)], class_names=TWO)
     seen = seen_labels(graph, [Split(mask(0, 1), mask(2), mask(3, 4, 5))])
@@ -109,7 +105,7 @@ def test_the_positive_class_is_the_rarest_among_train_and_validation_nodes() -> 
     assert positive_class("average_precision", seen, ("a", "b", "c")) is None
 
 
-def test_the_positive_class_may_be_named() -> None:
+def test_the_positive_class_may_be_named():
     assert positive_class("average_precision", np.array([0, 1, 1]), TWO, "honest") == "honest"
     assert (class_number("fraud", TWO), class_number("honest", TWO), class_number(None, TWO)) == (
         *(0, 1, 1),
@@ -120,7 +116,7 @@ def test_the_positive_class_may_be_named() -> None:
         positive_class("average_precision", np.array([0, 1]), ("a", "b", "c"), "a")
 
 
-def test_classes_with_hardly_any_train_node_are_named_in_one_line() -> None:
+def test_classes_with_hardly_any_train_node_are_named_in_one_line():
     names = ["red", "green", "blue"]
     y = [0] * 4 + [1] * 4 + [2] * 4
     graph = graph_of(y, [(0, 1)], class_names=names)
@@ -154,16 +150,14 @@ def test_classes_with_hardly_any_train_node_are_named_in_one_line() -> None:
         ([0, 2] + [1] * 18, "accuracy", "Use the metric balanced_accuracy."),
     ],
 )
-def test_skewed_classes_call_for_another_metric(
-    y: list[int], metric: str, told: str | None
-) -> None:
+def test_skewed_classes_call_for_another_metric(y, metric, told):
     graph = graph_of(y, [(0, 1)], class_names=["fraud", "honest", "other"][: max(y) + 1])
     lines = skewed_classes(graph, metric)
     assert len(lines) == (told is not None)
     assert told is None or told in lines[0]
 
 
-def test_counts_of_parts_are_those_of_the_whole() -> None:
+def test_counts_of_parts_are_those_of_the_whole():
     y = np.array([0, 2, -1, 2, 1, 2])
     split = Split(mask(0, 1, 2), mask(3, 4), mask(5))
     cut = [slice(0, 2), slice(2, 6)]

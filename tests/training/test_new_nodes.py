@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -42,7 +41,7 @@ class World:
     edges: np.ndarray  # (2, E)
     weight: np.ndarray
 
-    def graph(self, nodes: np.ndarray, with_labels: bool = True) -> Graph:
+    def graph(self, nodes, with_labels=True):
         """The nodes of that order, with the edges among them."""
         place = np.full(len(self.y), -1)
         place[nodes] = np.arange(len(nodes))
@@ -64,7 +63,7 @@ class World:
 
 
 @pytest.fixture
-def world() -> World:
+def world():
     random = np.random.default_rng(3)
     count = OLD + NEW
     y = np.arange(count) // 3 % CLASSES
@@ -78,20 +77,20 @@ def world() -> World:
 
 
 @pytest.fixture
-def tomorrow() -> np.ndarray:
+def tomorrow():
     """Known nodes in another order, three of them missing, new ones in between."""
     order = np.random.default_rng(5).permutation(OLD + NEW)
     return order[~np.isin(order, [0, 4, 17])]
 
 
-def fitted(graph: Graph, settings: Any, model: str = "hpgmn") -> SavedModel:
+def fitted(graph, settings, model="hpgmn"):
     split = graph.split(0)
     replicas = [Replica(0, 0, settings)]
     found = fit_replicas(graph, MODELS[model], replicas, [(split.train, split.val)])
     return SavedModel.of(MODELS[model], found, graph, [split.train])
 
 
-def statistics_read(model: SavedModel, graph: Graph) -> dict[str, np.ndarray]:
+def statistics_read(model, graph):
     """(N, width) of each statistic that the trained network is given."""
     stage = model.entry.stages["main"](model.task(graph), model.done)
     return {
@@ -102,7 +101,7 @@ def statistics_read(model: SavedModel, graph: Graph) -> dict[str, np.ndarray]:
 class Slowly:
     """Every statistic from its definition, with dense matrices."""
 
-    def __init__(self, model: SavedModel, world: World, nodes: np.ndarray) -> None:
+    def __init__(self, model, world, nodes):
         self.settings = model.replicas[0].settings
         self.nodes = nodes
         self.x = world.x[nodes].astype(np.float32).astype(float)
@@ -113,7 +112,7 @@ class Slowly:
                 self.weights[at] += weight
         self.labels = self._labels(model, world)
 
-    def _labels(self, model: SavedModel, world: World) -> np.ndarray:
+    def _labels(self, model, world):
         """The saved estimator's guesses; nodes that were train nodes have their true label."""
         own = {name: value[0].numpy() for name, value in model.done["estimator"].items()}
         hidden = self.x @ own["encode.first.weight"] + own["encode.first.bias"]
@@ -122,11 +121,11 @@ class Slowly:
         was_train = (self.nodes < OLD) & (self.nodes % 3 == 0)
         return np.where(was_train, world.y[self.nodes], guesses)
 
-    def adjacency(self, mode: str) -> np.ndarray:
+    def adjacency(self, mode):
         both = {"out": self.weights, "in": self.weights.T}
         return both[mode] if mode in both else both["out"] + both["in"]
 
-    def of(self, name: str) -> np.ndarray:
+    def of(self, name):
         base, mode = base_name(name), mode_of(name, self.settings.neighbors)
         if base.startswith("neighbor_"):
             weights = self.adjacency(mode)
@@ -134,7 +133,7 @@ class Slowly:
             return shares @ self.plain(base.removeprefix("neighbor_"), mode)
         return self.plain(base, mode)
 
-    def plain(self, base: str, mode: str) -> np.ndarray:
+    def plain(self, base, mode):
         weights, one_hot = self.adjacency(mode), np.eye(CLASSES)[self.labels]
         if base == "attributes":
             return self.x
@@ -149,7 +148,7 @@ class Slowly:
             return self.trained_columns(unit(weights))
         return self.diffusion(weights)
 
-    def diffusion(self, weights: np.ndarray) -> np.ndarray:
+    def diffusion(self, weights):
         sums = weights.sum(axis=0)
         moves = weights / np.where(sums > 0, sums, 1)  # T = A·D⁻¹
         teleport, count = self.settings.teleport, len(self.nodes)
@@ -164,7 +163,7 @@ class Slowly:
             rows = np.where(rows >= smallest[:, None], rows, 0)
         return self.trained_columns(unit(rows))
 
-    def trained_columns(self, rows: np.ndarray) -> np.ndarray:
+    def trained_columns(self, rows):
         """The columns of the nodes trained on, in their order; empty where one is missing."""
         found = np.zeros((len(rows), OLD))
         for place, node in enumerate(self.nodes):
@@ -173,7 +172,7 @@ class Slowly:
         return found
 
 
-def unit(rows: np.ndarray) -> np.ndarray:
+def unit(rows):
     lengths = np.linalg.norm(rows, axis=1, keepdims=True)
     return rows / np.where(lengths > 0, lengths, 1)
 
@@ -189,9 +188,7 @@ def unit(rows: np.ndarray) -> np.ndarray:
     ],
     ids=lambda form: form["diffusion_form"],
 )
-def test_statistics_of_a_grown_graph_are_those_of_a_full_recomputation(
-    world: World, tomorrow: np.ndarray, mode: str, form: dict[str, Any]
-) -> None:
+def test_statistics_of_a_grown_graph_are_those_of_a_full_recomputation(world, tomorrow, mode, form):
     settings = replace(EVERY, neighbors=mode, **form)
     model = fitted(world.graph(np.arange(OLD)), settings)
     found = statistics_read(model, world.graph(tomorrow, with_labels=False))
@@ -202,9 +199,7 @@ def test_statistics_of_a_grown_graph_are_those_of_a_full_recomputation(
         np.testing.assert_allclose(rows, slowly.of(name), atol=1e-5, rtol=1e-5, err_msg=name)
 
 
-def test_rows_for_batches_are_the_same_but_for_half_precision(
-    world: World, tomorrow: np.ndarray
-) -> None:
+def test_rows_for_batches_are_the_same_but_for_half_precision(world, tomorrow):
     chosen = ("attributes", "class_counts", "class_means", "adjacency")
     model = fitted(
         world.graph(np.arange(OLD)), replace(EVERY, statistics=chosen, batch_size=6, neighbors="in")
@@ -216,16 +211,14 @@ def test_rows_for_batches_are_the_same_but_for_half_precision(
         np.testing.assert_allclose(rows, slowly.of(name), atol=close, rtol=close, err_msg=name)
 
 
-def test_labels_of_new_nodes_and_other_labels_of_known_ones_change_nothing(
-    world: World, tomorrow: np.ndarray
-) -> None:
+def test_labels_of_new_nodes_and_other_labels_of_known_ones_change_nothing(world, tomorrow):
     model = fitted(world.graph(np.arange(OLD)), EVERY)
     wrong = replace(world, y=(world.y + 1) % CLASSES)
     expected = model.logits(world.graph(tomorrow, with_labels=False))
     assert torch.equal(model.logits(wrong.graph(tomorrow)), expected)
 
 
-def test_positions_of_known_nodes(world: World, tomorrow: np.ndarray) -> None:
+def test_positions_of_known_nodes(world, tomorrow):
     today = world.graph(np.arange(OLD))
     model = fitted(today, EVERY)
     assert model.known_positions(today) is None
@@ -249,9 +242,7 @@ TOP = {"statistics": ("attributes", "class_means", "diffusion"), "diffusion_form
         ("linkx", {}),
     ],
 )
-def test_some_nodes_have_the_logits_they_have_among_all(
-    world: World, tomorrow: np.ndarray, model: str, given: dict[str, Any]
-) -> None:
+def test_some_nodes_have_the_logits_they_have_among_all(world, tomorrow, model, given):
     settings = make_settings(MODELS[model].settings, {"epochs": 2, "hidden_dim": 4, **given})
     trained = fitted(world.graph(np.arange(OLD)), settings, model)
     graph = world.graph(tomorrow)

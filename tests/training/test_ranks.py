@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-from collections.abc import Callable
-from pathlib import Path
-
 import pytest
 import torch
 
@@ -52,9 +48,7 @@ with join_ranks("cpu") as ranks:
 
 
 @pytest.mark.distributed
-def test_collectives_of_two_ranks(
-    tmp_path: Path, several: Callable[..., subprocess.CompletedProcess[str]]
-) -> None:
+def test_collectives_of_two_ranks(tmp_path, several):
     program = tmp_path / "program.py"
     program.write_text(PROGRAM)
     done = several(2, str(program), str(tmp_path))
@@ -80,7 +74,7 @@ def test_collectives_of_two_ranks(
     assert second["gradient"].item() == 2 * (2 * 13) * (2 * 3)
 
 
-def test_a_process_alone_is_one_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_alone_is_one_rank(monkeypatch):
     monkeypatch.delenv("WORLD_SIZE", raising=False)
     values = torch.tensor([[1.0, 2.0]])
     with join_ranks("cpu") as ranks:
@@ -97,7 +91,7 @@ def test_a_process_alone_is_one_rank(monkeypatch: pytest.MonkeyPatch) -> None:
         assert ranks.average_gradients(layer) is layer
 
 
-def test_a_rank_without_a_gpu_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rank_without_a_gpu_is_refused(monkeypatch):
     monkeypatch.setattr("torch.distributed.is_initialized", lambda: True)
     monkeypatch.setattr("torch.cuda.device_count", lambda: 1)
     monkeypatch.setenv("LOCAL_RANK", "1")

@@ -6,7 +6,6 @@ import logging
 
 import pytest
 import torch
-from torch import Tensor
 
 from hpgmn.base.randomness import Noise
 from hpgmn.training import replay
@@ -16,20 +15,20 @@ KEYS = torch.tensor([11, 12])
 STEPS = [[2 * epoch, 2 * epoch + 1] for epoch in range(8)]
 
 
-def drawn(epoch: int | Tensor, noises: list[Noise]) -> Tensor:
+def drawn(epoch, noises):
     """Something of the epoch's number and of both passes' noise."""
     first, second = (noise.uniform("place", (3,)) for noise in noises)
     return (first - second) * epoch
 
 
 @pytest.fixture
-def repeats(monkeypatch: pytest.MonkeyPatch) -> None:
+def repeats(monkeypatch):
     """Without a GPU: a recording that runs the function again."""
     monkeypatch.setattr(replay, "record", lambda work: work)
 
 
 @pytest.mark.usefixtures("repeats")
-def test_each_epoch_has_its_own_number_and_noise() -> None:
+def test_each_epoch_has_its_own_number_and_noise():
     replayed = Replay(drawn, KEYS, STEPS, done=2, shape=(2, 3))
     rows = [replayed.next() for _ in range(5)]
     for epoch, row in zip(range(3, 8), rows, strict=True):
@@ -37,10 +36,8 @@ def test_each_epoch_has_its_own_number_and_noise() -> None:
         assert torch.equal(row, expected), epoch  # all of them, after the last was run
 
 
-def test_what_cannot_be_recorded_is_said_and_left(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    def refuses(work: object) -> None:
+def test_what_cannot_be_recorded_is_said_and_left(monkeypatch, caplog):
+    def refuses(work):
         raise RuntimeError("operation not permitted when stream is capturing\nmore")
 
     monkeypatch.setattr(replay, "record", refuses)

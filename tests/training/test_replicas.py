@@ -9,15 +9,12 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
 
 from hpgmn.base.errors import HPGMNError
 from hpgmn.base.files import verify_checksum, with_checksum
@@ -29,14 +26,13 @@ from hpgmn.models.stage import Replica, make_task
 from hpgmn.statistics import STATISTICS
 from hpgmn.training import replicas as replicas_module
 from hpgmn.training.replicas import (
-    Fitted,
     Progress,
     fit_replicas,
     replica_bytes,
     replica_groups,
     replicas_at_once,
 )
-from hpgmn.training.trainer import TrainState, logits, run_training_thread, train
+from hpgmn.training.trainer import logits, run_training_thread, train
 
 CPU = torch.device("cpu")
 ENTRY = MODELS["hpgmn"]
@@ -52,30 +48,30 @@ TINY = HPGMNSettings(
 )
 
 
-def replicas_of(*settings: Any) -> list[Replica]:
+def replicas_of(*settings):
     """One replica per settings, alternating between the two splits, each with its own seed."""
     return [Replica(number % 2, number, one) for number, one in enumerate(settings)]
 
 
-def masks_of(graph: Graph, replicas: list[Replica]) -> list[tuple[np.ndarray, np.ndarray]]:
+def masks_of(graph, replicas):
     return [(graph.split(one.split).train, graph.split(one.split).val) for one in replicas]
 
 
-def fit(graph: Graph, replicas: list[Replica], **options: Any) -> Fitted:
+def fit(graph, replicas, **options):
     return fit_replicas(graph, ENTRY, replicas, masks_of(graph, replicas), **options)
 
 
 @pytest.fixture
-def at_most(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+def at_most(monkeypatch):
     """Say how many replicas fit into memory."""
 
-    def limit(number: int) -> None:
+    def limit(number):
         monkeypatch.setattr(replicas_module, "replicas_at_once", lambda *_: number)
 
     return limit
 
 
-def flat(fitted: Fitted) -> dict[str, Tensor]:
+def flat(fitted):
     """Every tensor of a result by name; those of history lead with R too."""
     found = {"logits": fitted.logits, "score": fitted.val_score, "loss": fitted.val_loss}
     for stage in fitted.history:
@@ -86,23 +82,21 @@ def flat(fitted: Fitted) -> dict[str, Tensor]:
     return found
 
 
-def assert_same_bits(one: Fitted, other: Fitted) -> None:
+def assert_same_bits(one, other):
     first, second = flat(one), flat(other)
     assert set(first) == set(second)
     for name, value in first.items():
         assert torch.equal(value.nan_to_num(nan=-9.0), second[name].nan_to_num(nan=-9.0)), name
 
 
-def assert_close(one: Fitted, other: Fitted) -> None:
+def assert_close(one, other):
     torch.testing.assert_close(flat(one), flat(other), rtol=1e-3, atol=1e-3, equal_nan=True)
 
 
 # Which replicas are trained together.
 
 
-def test_replicas_that_differ_only_in_rates_weights_and_neighbours_are_one_batch(
-    small_graph: Graph,
-) -> None:
+def test_replicas_that_differ_only_in_rates_weights_and_neighbours_are_one_batch(small_graph):
     different = [
         TINY,
         replace(TINY, lr=0.5, weight_decay=0.1, estimator_lr=0.1),
@@ -136,18 +130,14 @@ def test_replicas_that_differ_only_in_rates_weights_and_neighbours_are_one_batch
     ],
     ids=str,
 )
-def test_replicas_of_different_shapes_are_trained_apart(
-    small_graph: Graph, change: dict[str, Any]
-) -> None:
+def test_replicas_of_different_shapes_are_trained_apart(small_graph, change):
     other = replace(TINY, **change)
     found = replica_groups(small_graph, ENTRY, replicas_of(TINY, other, TINY, other), CPU, [8] * 4)
     assert found == [[0, 2], [1, 3]]
 
 
 @pytest.mark.parametrize("limit", [1, 3, 10, 11])
-def test_no_batch_is_larger_than_what_fits(
-    small_graph: Graph, at_most: Callable[[int], None], limit: int
-) -> None:
+def test_no_batch_is_larger_than_what_fits(small_graph, at_most, limit):
     at_most(limit)
     wide = replace(TINY, hidden_dim=7)
     found = replica_groups(
@@ -161,23 +151,21 @@ def test_no_batch_is_larger_than_what_fits(
 
 
 def test_at_least_one_replica_is_trained_at_once_however_little_memory_there_is(
-    small_graph: Graph, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    small_graph, monkeypatch
+):
     monkeypatch.setattr(replicas_module, "CPU_BATCH_BYTES", 1)
     assert replicas_at_once(small_graph, ENTRY, TINY, CPU) == 1
 
 
-def test_more_memory_means_more_replicas_at_once(
-    small_graph: Graph, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_more_memory_means_more_replicas_at_once(small_graph, monkeypatch):
     each = replica_bytes(small_graph, ENTRY, TINY)
     monkeypatch.setattr(replicas_module, "CPU_BATCH_BYTES", 7 * each)
     assert replicas_at_once(small_graph, ENTRY, TINY, CPU) == 7
 
 
 def test_a_share_of_the_memory_means_fewer_replicas_at_once_and_the_same_result(
-    small_graph: Graph, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    small_graph, monkeypatch
+):
     each = replica_bytes(small_graph, ENTRY, TINY)
     monkeypatch.setattr(replicas_module, "CPU_BATCH_BYTES", 6 * each)
     pages = {"SC_PHYS_PAGES": 24, "SC_PAGE_SIZE": each}  # of which a process takes a quarter
@@ -203,9 +191,7 @@ def test_a_share_of_the_memory_means_fewer_replicas_at_once_and_the_same_result(
     assert torch.allclose(fits[0].logits, fits[1].logits, atol=1e-5)  # products round otherwise
 
 
-def test_a_share_of_a_gpus_memory_is_of_what_is_free(
-    small_graph: Graph, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_share_of_a_gpus_memory_is_of_what_is_free(small_graph, monkeypatch):
     each = replica_bytes(small_graph, ENTRY, TINY)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (100 * each, 200 * each))
     place = torch.device("cuda")
@@ -222,7 +208,7 @@ def test_a_share_of_a_gpus_memory_is_of_what_is_free(
         replace(TINY, consistency_weight=1.0),
     ],
 )
-def test_a_larger_model_is_thought_larger(small_graph: Graph, larger: HPGMNSettings) -> None:
+def test_a_larger_model_is_thought_larger(small_graph, larger):
     assert replica_bytes(small_graph, ENTRY, larger) > replica_bytes(small_graph, ENTRY, TINY)
 
 
@@ -230,9 +216,7 @@ def test_a_larger_model_is_thought_larger(small_graph: Graph, larger: HPGMNSetti
     "settings",
     [TINY, replace(TINY, neighbors="both"), PropagatedSettings(hidden_dim=6, query_dim=5)],
 )
-def test_the_memory_thought_of_covers_the_parameters_and_their_moments(
-    small_graph: Graph, settings: Any
-) -> None:
+def test_the_memory_thought_of_covers_the_parameters_and_their_moments(small_graph, settings):
     entry = ENTRY if isinstance(settings, HPGMNSettings) else MODELS["hpgmn-gcn"]
     replicas = replicas_of(replace(settings, epochs=1))
     task = make_task(small_graph, replicas, masks_of(small_graph, replicas), CPU)
@@ -241,20 +225,20 @@ def test_the_memory_thought_of_covers_the_parameters_and_their_moments(
     assert replica_bytes(small_graph, entry, settings) > 4 * max(sizes) * 4
 
 
-def _size(model: torch.nn.Module) -> int:
+def _size(model):
     return sum(parameter.numel() for parameter in model.parameters())
 
 
 # What comes out.
 
 
-def mixed() -> list[Replica]:
+def mixed():
     """Two shapes in turn, so that batches do not follow the order of the replicas."""
     kinds = [replace(TINY, lr=0.02), replace(TINY, neighbors="in"), replace(TINY, lr=0.005)]
     return replicas_of(*kinds, *kinds)
 
 
-def test_results_are_in_the_order_of_the_replicas(small_graph: Graph) -> None:
+def test_results_are_in_the_order_of_the_replicas(small_graph):
     short, long = replace(TINY, epochs=3), replace(TINY, epochs=6)
     replicas = replicas_of(long, short, long, short, short)
     fitted = fit(small_graph, replicas)
@@ -282,9 +266,7 @@ def test_results_are_in_the_order_of_the_replicas(small_graph: Graph) -> None:
     ],
     ids=str,
 )
-def test_replicas_of_different_shapes_can_be_fitted_in_one_call(
-    small_graph: Graph, change: dict[str, Any]
-) -> None:
+def test_replicas_of_different_shapes_can_be_fitted_in_one_call(small_graph, change):
     replicas = replicas_of(TINY, replace(TINY, **change), TINY)
     fitted = fit(small_graph, replicas)
     assert fitted.done == {}  # there is no one model to save
@@ -294,28 +276,24 @@ def test_replicas_of_different_shapes_can_be_fitted_in_one_call(
 
 
 @pytest.mark.parametrize("limit", [1, pytest.param(2, marks=pytest.mark.slow)])
-def test_several_batches_give_what_one_gives(
-    small_graph: Graph, at_most: Callable[[int], None], limit: int
-) -> None:
+def test_several_batches_give_what_one_gives(small_graph, at_most, limit):
     together = fit(small_graph, mixed())
     at_most(limit)
     assert_close(fit(small_graph, mixed()), together)
 
 
-def test_a_replica_without_penalties_is_not_changed_by_those_with_penalties(
-    small_graph: Graph,
-) -> None:
+def test_a_replica_without_penalties_is_not_changed_by_those_with_penalties(small_graph):
     free = replace(TINY, kpattern_weight=0.0, entropy_weight=0.0, dropout=0.5)
     replicas = replicas_of(free, replace(TINY, dropout=0.5))
     together, alone = fit(small_graph, replicas), fit(small_graph, replicas[:1])
     torch.testing.assert_close(together.logits[:1], alone.logits, rtol=1e-3, atol=1e-3)
 
 
-def test_the_result_is_that_of_the_trainer(small_graph: Graph) -> None:
+def test_the_result_is_that_of_the_trainer(small_graph):
     replicas = mixed()
     task = make_task(small_graph, replicas, masks_of(small_graph, replicas), CPU)
 
-    def work(_: threading.Event) -> tuple[TrainState, Tensor]:
+    def work(_):
         state = train(task, ENTRY)
         return state, logits(task, ENTRY, state.done)
 
@@ -332,9 +310,7 @@ def test_the_result_is_that_of_the_trainer(small_graph: Graph) -> None:
     assert fitted.seconds["training"] > 0
 
 
-def test_progress_is_told_after_every_epoch(
-    small_graph: Graph, at_most: Callable[[int], None]
-) -> None:
+def test_progress_is_told_after_every_epoch(small_graph, at_most):
     at_most(3)
     told: list[Progress] = []
     fitted = fit(small_graph, mixed(), report=told.append)
@@ -353,7 +329,7 @@ def test_progress_is_told_after_every_epoch(
 PUSHED = replace(TINY, diffusion_form="topk", diffusion_topk=4)
 
 
-def test_rows_of_a_slow_statistic_are_told(small_graph: Graph) -> None:
+def test_rows_of_a_slow_statistic_are_told(small_graph):
     told: list[Progress] = []
     fit(small_graph, replicas_of(PUSHED, PUSHED), report=told.append)
     assert [one.stage for one in told] == ["estimator"] * 4 + ["diffusion"] + ["main"] * 6
@@ -363,9 +339,7 @@ def test_rows_of_a_slow_statistic_are_told(small_graph: Graph) -> None:
     assert math.isnan(rows.val_score)
 
 
-def test_progress_tells_the_seconds_of_statistics_so_far(
-    small_graph: Graph, at_most: Callable[[int], None]
-) -> None:
+def test_progress_tells_the_seconds_of_statistics_so_far(small_graph, at_most):
     at_most(3)
     told: list[Progress] = []
     fitted = fit(small_graph, mixed(), report=told.append)
@@ -382,18 +356,15 @@ def test_progress_tells_the_seconds_of_statistics_so_far(
 class StopAfter:
     """Asks to stop after so many epochs."""
 
-    def __init__(self, epochs: int) -> None:
+    def __init__(self, epochs):
         self.left = epochs
 
-    def __call__(self) -> bool:
+    def __call__(self):
         self.left -= 1
         return self.left == 0
 
 
-INTERRUPTED = {
-    "rates": mixed(),
-    "groups": replicas_of(TINY, replace(TINY, teleport=0.5), TINY),
-}
+INTERRUPTED = {"rates": mixed(), "groups": replicas_of(TINY, replace(TINY, teleport=0.5), TINY)}
 
 
 @pytest.mark.parametrize(
@@ -401,9 +372,7 @@ INTERRUPTED = {
     [4, 13, *(pytest.param(number, marks=pytest.mark.slow) for number in (1, 5, 9, 10, 19, 20))],
 )
 @pytest.mark.parametrize("name", INTERRUPTED)
-def test_a_stopped_training_goes_on_to_the_same_bits(
-    small_graph: Graph, tmp_path: Path, at_most: Callable[[int], None], name: str, epochs: int
-) -> None:
+def test_a_stopped_training_goes_on_to_the_same_bits(small_graph, tmp_path, at_most, name, epochs):
     at_most(3)
     replicas = INTERRUPTED[name]
     undisturbed = fit(small_graph, replicas)
@@ -415,9 +384,7 @@ def test_a_stopped_training_goes_on_to_the_same_bits(
     assert_same_bits(resumed, undisturbed)
 
 
-def test_a_training_stopped_again_and_again_gives_the_same_bits(
-    small_graph: Graph, tmp_path: Path, at_most: Callable[[int], None]
-) -> None:
+def test_a_training_stopped_again_and_again_gives_the_same_bits(small_graph, tmp_path, at_most):
     at_most(3)
     undisturbed = fit(small_graph, mixed())
     options = {"folder": tmp_path, "identity": "me"}
@@ -427,14 +394,12 @@ def test_a_training_stopped_again_and_again_gives_the_same_bits(
     assert_same_bits(fit(small_graph, mixed(), **options), undisturbed)
 
 
-def test_an_interrupt_saves_the_state(
-    small_graph: Graph, tmp_path: Path, at_most: Callable[[int], None]
-) -> None:
+def test_an_interrupt_saves_the_state(small_graph, tmp_path, at_most):
     at_most(3)
     undisturbed = fit(small_graph, mixed())
     told: list[Progress] = []
 
-    def report(progress: Progress) -> None:
+    def report(progress):
         told.append(progress)
         if len(told) == 7:  # Ctrl-C, which reaches the thread that waits
             signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
@@ -455,9 +420,7 @@ def test_an_interrupt_saves_the_state(
 
 
 @pytest.mark.parametrize("saved", [True, False])
-def test_a_stop_among_the_rows_of_a_statistic_loses_no_epoch(
-    small_graph: Graph, tmp_path: Path, saved: bool
-) -> None:
+def test_a_stop_among_the_rows_of_a_statistic_loses_no_epoch(small_graph, tmp_path, saved):
     replicas = replicas_of(PUSHED, PUSHED)
     undisturbed = fit(small_graph, replicas)
     told: list[Progress] = []
@@ -477,7 +440,7 @@ def test_a_stop_among_the_rows_of_a_statistic_loses_no_epoch(
     assert_same_bits(resumed, undisturbed)
 
 
-def test_a_finished_training_is_read_not_repeated(small_graph: Graph, tmp_path: Path) -> None:
+def test_a_finished_training_is_read_not_repeated(small_graph, tmp_path):
     told: list[Progress] = []
     options = {"folder": tmp_path, "identity": "me", "report": told.append}
     first = fit(small_graph, mixed(), **options)
@@ -487,9 +450,7 @@ def test_a_finished_training_is_read_not_repeated(small_graph: Graph, tmp_path: 
     assert_same_bits(again, first)
 
 
-def test_a_resumed_training_keeps_the_batches_it_began_with(
-    small_graph: Graph, tmp_path: Path, at_most: Callable[[int], None]
-) -> None:
+def test_a_resumed_training_keeps_the_batches_it_began_with(small_graph, tmp_path, at_most):
     at_most(2)
     undisturbed = fit(small_graph, mixed())
     options = {"folder": tmp_path, "identity": "me"}
@@ -507,9 +468,7 @@ def test_a_resumed_training_keeps_the_batches_it_began_with(
     [[[7]], "x", None, 3, [], [[0, 1]], [[0, 1], [1]], [[0], [1], []], [0, 1], [[True], [0]]],
 )
 @pytest.mark.parametrize("form", ["sealed", "bare", "before"])
-def test_a_plan_that_is_no_partition_of_the_replicas_is_refused(
-    small_graph: Graph, tmp_path: Path, plan: Any, form: str
-) -> None:
+def test_a_plan_that_is_no_partition_of_the_replicas_is_refused(small_graph, tmp_path, plan, form):
     """Bare: without the checksum that its form has; before: of the first form, which has none."""
     content = {"format": 2, "identity": "me", "plan": plan}
     if form == "before":
@@ -524,9 +483,7 @@ def test_a_plan_that_is_no_partition_of_the_replicas_is_refused(
         fit(small_graph, mixed()[::3], **options)
 
 
-def test_states_are_saved_now_and_then(
-    small_graph: Graph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_states_are_saved_now_and_then(small_graph, tmp_path, monkeypatch):
     monkeypatch.setattr(replicas_module, "SAVE_SECONDS", -1.0)
     path = tmp_path / "state-000.safetensors"
     there = []
@@ -535,7 +492,7 @@ def test_states_are_saved_now_and_then(
     class Crash(Exception):
         pass
 
-    def report(progress: Progress) -> None:
+    def report(progress):
         there.append(path.exists())
         if len(there) == 7:
             raise Crash
@@ -549,20 +506,18 @@ def test_states_are_saved_now_and_then(
     assert_same_bits(resumed, undisturbed)
 
 
-def test_the_folder_of_another_training_is_refused(small_graph: Graph, tmp_path: Path) -> None:
+def test_the_folder_of_another_training_is_refused(small_graph, tmp_path):
     fit(small_graph, mixed(), folder=tmp_path, identity="me")
     with pytest.raises(HPGMNError, match="was started with other settings"):
         fit(small_graph, mixed(), folder=tmp_path, identity="you")
 
 
 @pytest.mark.parametrize("number", [4, 8])
-def test_batches_planned_for_another_training_are_refused(
-    small_graph: Graph, tmp_path: Path, number: int
-) -> None:
+def test_batches_planned_for_another_training_are_refused(small_graph, tmp_path, number):
     class Crash(Exception):
         pass
 
-    def crash(progress: Progress) -> None:
+    def crash(progress):
         raise Crash  # before any state was saved
 
     with pytest.raises(Crash):
@@ -571,9 +526,7 @@ def test_batches_planned_for_another_training_are_refused(
         fit(small_graph, replicas_of(*[TINY] * number), folder=tmp_path, identity="you")
 
 
-def test_without_a_folder_nothing_is_saved(
-    small_graph: Graph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_a_folder_nothing_is_saved(small_graph, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(KeyboardInterrupt):
         fit(small_graph, mixed(), should_stop=StopAfter(2))
@@ -581,10 +534,8 @@ def test_without_a_folder_nothing_is_saved(
 
 
 @pytest.mark.parametrize("error", [MemoryError(), torch.OutOfMemoryError("CUDA out of memory.")])
-def test_running_out_of_memory_says_what_to_do(
-    small_graph: Graph, monkeypatch: pytest.MonkeyPatch, error: Exception
-) -> None:
-    def train(*_: Any, **__: Any) -> None:
+def test_running_out_of_memory_says_what_to_do(small_graph, monkeypatch, error):
+    def train(*_, **__):
         raise error
 
     monkeypatch.setattr(replicas_module, "train", train)
@@ -596,7 +547,7 @@ def test_running_out_of_memory_says_what_to_do(
 # Batches of rows.
 
 
-def test_replicas_in_batches_are_apart_where_their_train_nodes_differ_in_number() -> None:
+def test_replicas_in_batches_are_apart_where_their_train_nodes_differ_in_number():
     random = np.random.default_rng(0)
     part = np.arange(30)
     train = np.stack([part < 12, part < 12, part < 9], axis=1)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import json
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,7 +24,7 @@ from hpgmn.models.propagated import PropagatedSettings
 from hpgmn.models.stage import Replica
 from hpgmn.statistics import definitions, diffusion_forms
 from hpgmn.training.checkpoint import _checksum
-from hpgmn.training.replicas import Fitted, fit_replicas
+from hpgmn.training.replicas import fit_replicas
 from hpgmn.training.saved import SavedModel
 
 TINY = HPGMNSettings(
@@ -39,7 +38,7 @@ TINY = HPGMNSettings(
 )
 
 
-def trained(graph: Graph, settings: Any = TINY, model: str = "hpgmn") -> tuple[SavedModel, Fitted]:
+def trained(graph, settings=TINY, model="hpgmn"):
     """Two replicas, one on each split, the second with another learning rate."""
     replicas = [Replica(0, 5, settings), Replica(1, 6, replace(settings, lr=0.05))]
     splits = [graph.split(0), graph.split(1)]
@@ -48,27 +47,25 @@ def trained(graph: Graph, settings: Any = TINY, model: str = "hpgmn") -> tuple[S
     return SavedModel.of(MODELS[model], fitted, graph, [split.train for split in splits]), fitted
 
 
-def about_of(path: Path) -> dict[str, Any]:
+def about_of(path):
     with safe_open(str(path), framework="pt") as file:
         found: dict[str, Any] = json.loads(file.metadata()["about"])
     return found
 
 
-def rewrite(path: Path, about: Any) -> None:
+def rewrite(path, about):
     """The same tensors with another description."""
     save_file(load_file(path), path, metadata={"about": json.dumps(about)})
 
 
 @pytest.fixture
-def saved(small_graph: Graph, tmp_path: Path) -> Path:
+def saved(small_graph, tmp_path):
     path = tmp_path / "model.safetensors"
     trained(small_graph)[0].write(path)
     return path
 
 
-def test_what_is_read_predicts_the_bits_of_what_was_fitted(
-    small_graph: Graph, tmp_path: Path
-) -> None:
+def test_what_is_read_predicts_the_bits_of_what_was_fitted(small_graph, tmp_path):
     model, fitted = trained(small_graph)
     model.write(tmp_path / "m.safetensors")
     found = SavedModel.read(tmp_path / "m.safetensors")
@@ -79,7 +76,7 @@ def test_what_is_read_predicts_the_bits_of_what_was_fitted(
     assert list(tmp_path.iterdir()) == [tmp_path / "m.safetensors"]
 
 
-def test_the_file_knows_train_labels_only(small_graph: Graph, saved: Path) -> None:
+def test_the_file_knows_train_labels_only(small_graph, saved):
     labels = load_file(saved)["train_labels"].numpy()
     for split in range(2):
         train = small_graph.split(split).train
@@ -87,7 +84,7 @@ def test_the_file_knows_train_labels_only(small_graph: Graph, saved: Path) -> No
         assert (labels[split, ~train] == -1).all()
 
 
-def test_the_estimator_is_kept_where_there_is_one(small_graph: Graph, saved: Path) -> None:
+def test_the_estimator_is_kept_where_there_is_one(small_graph, saved):
     guesses = SavedModel.read(saved).estimator_logits(small_graph)
     assert guesses is not None
     assert guesses.shape == (2, 18, 3)
@@ -99,7 +96,7 @@ def test_the_estimator_is_kept_where_there_is_one(small_graph: Graph, saved: Pat
     assert torch.equal(model.logits(small_graph), fitted.logits)
 
 
-def test_without_its_estimator_a_model_cannot_be_used(small_graph: Graph) -> None:
+def test_without_its_estimator_a_model_cannot_be_used(small_graph):
     model, _ = trained(small_graph)
     model.require_stages()
     del model.done["estimator"]
@@ -108,7 +105,7 @@ def test_without_its_estimator_a_model_cannot_be_used(small_graph: Graph) -> Non
             use()
 
 
-def test_some_replicas_can_be_chosen(small_graph: Graph, saved: Path) -> None:
+def test_some_replicas_can_be_chosen(small_graph, saved):
     model = SavedModel.read(saved)
     both = model.logits(small_graph)
     for place in range(2):
@@ -117,7 +114,7 @@ def test_some_replicas_can_be_chosen(small_graph: Graph, saved: Path) -> None:
         torch.testing.assert_close(one.logits(small_graph)[0], both[place], atol=1e-5, rtol=1e-5)
 
 
-def test_node_ids_and_class_names_come_back(small_graph: Graph, tmp_path: Path) -> None:
+def test_node_ids_and_class_names_come_back(small_graph, tmp_path):
     assert small_graph.splits is not None
     graph = Graph(
         small_graph.x,
@@ -136,9 +133,7 @@ def test_node_ids_and_class_names_come_back(small_graph: Graph, tmp_path: Path) 
     assert found.class_names == ("rot", "grün", "blau")
 
 
-def test_known_nodes_of_another_graph_keep_their_train_labels(
-    small_graph: Graph, tmp_path: Path
-) -> None:
+def test_known_nodes_of_another_graph_keep_their_train_labels(small_graph, tmp_path):
     """A label that is known at a neighbour is counted, wherever the neighbour stands."""
     assert small_graph.splits is not None
     ids = np.array([f"n{number}" for number in range(18)])
@@ -156,7 +151,7 @@ def test_known_nodes_of_another_graph_keep_their_train_labels(
     torch.testing.assert_close(model.logits(other), fitted.logits[:, part], atol=1e-5, rtol=1e-4)
 
 
-def test_new_nodes_have_no_label_and_no_column(small_graph: Graph) -> None:
+def test_new_nodes_have_no_label_and_no_column(small_graph):
     settings = replace(TINY, statistics=("attributes", "class_counts", "class_means"))
     model, _ = trained(small_graph, settings)
     other = Graph(small_graph.x + 1, small_graph.edge_index)
@@ -169,12 +164,12 @@ def test_new_nodes_have_no_label_and_no_column(small_graph: Graph) -> None:
 # Files that are refused.
 
 
-def test_a_missing_file_is_told(tmp_path: Path) -> None:
+def test_a_missing_file_is_told(tmp_path):
     with pytest.raises(HPGMNError, match="does not exist"):
         SavedModel.read(tmp_path / "none.safetensors")
 
 
-def test_a_newer_format_is_told(saved: Path) -> None:
+def test_a_newer_format_is_told(saved):
     rewrite(saved, about_of(saved) | {"format": RUN_FORMAT + 1})
     with pytest.raises(
         HPGMNError, match=rf"newer hpgmn \(format {RUN_FORMAT + 1}, .* {RUN_FORMAT}\)"
@@ -185,13 +180,13 @@ def test_a_newer_format_is_told(saved: Path) -> None:
 @pytest.mark.parametrize(
     "about", [[], 3, {"format": RUN_FORMAT}, {"format": RUN_FORMAT, "checksum": 0}]
 )
-def test_a_file_of_another_kind_is_told(saved: Path, about: Any) -> None:
+def test_a_file_of_another_kind_is_told(saved, about):
     rewrite(saved, about)
     with pytest.raises(HPGMNError, match="is damaged or not an hpgmn file"):
         SavedModel.read(saved)
 
 
-def test_a_changed_setting_is_told(saved: Path) -> None:
+def test_a_changed_setting_is_told(saved):
     about = about_of(saved)
     about["replicas"][0]["settings"]["teleport"] = 0.5
     rewrite(saved, about)
@@ -199,7 +194,7 @@ def test_a_changed_setting_is_told(saved: Path) -> None:
         SavedModel.read(saved)
 
 
-def test_a_changed_weight_is_told(saved: Path) -> None:
+def test_a_changed_weight_is_told(saved):
     tensors, about = load_file(saved), about_of(saved)
     tensors["main/head.memory.patterns"][0, 0, 0] += 1e-6
     save_file(tensors, saved, metadata={"about": json.dumps(about)})
@@ -207,13 +202,13 @@ def test_a_changed_weight_is_told(saved: Path) -> None:
         SavedModel.read(saved)
 
 
-def test_a_file_of_other_tensors_is_told(tmp_path: Path) -> None:
+def test_a_file_of_other_tensors_is_told(tmp_path):
     save_file({"a": torch.zeros(2)}, tmp_path / "a.safetensors")
     with pytest.raises(HPGMNError, match="is damaged or not an hpgmn file"):
         SavedModel.read(tmp_path / "a.safetensors")
 
 
-def test_a_model_tied_to_its_nodes_refuses_a_graph_of_strangers(small_graph: Graph) -> None:
+def test_a_model_tied_to_its_nodes_refuses_a_graph_of_strangers(small_graph):
     entry = MODELS["linkx"]
     split = small_graph.split(0)
     replica = Replica(0, 0, make_settings(entry.settings, {"epochs": 2, "hidden_dim": 4}))
@@ -227,13 +222,11 @@ def test_a_model_tied_to_its_nodes_refuses_a_graph_of_strangers(small_graph: Gra
 # The sketch of the diffusion belongs to no node.
 
 
-def strangers(graph: Graph) -> Graph:
+def strangers(graph):
     return Graph(graph.x[:9] + 1, graph.edge_index % 9, name="strangers")
 
 
-def test_a_model_on_a_sketch_serves_a_graph_of_strangers(
-    small_graph: Graph, tmp_path: Path
-) -> None:
+def test_a_model_on_a_sketch_serves_a_graph_of_strangers(small_graph, tmp_path):
     model, fitted = trained(small_graph, replace(TINY, diffusion_form="sketch", diffusion_dim=16))
     model.write(tmp_path / "m.safetensors")
     found = SavedModel.read(tmp_path / "m.safetensors")
@@ -243,9 +236,7 @@ def test_a_model_on_a_sketch_serves_a_graph_of_strangers(
     assert chances.isfinite().all()
 
 
-def test_a_model_keeps_the_sketch_of_class_means_that_auto_took(
-    small_graph: Graph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_model_keeps_the_sketch_of_class_means_that_auto_took(small_graph, tmp_path, monkeypatch):
     settings = replace(TINY, statistics=("class_means",), batch_size=3, class_means_dim=4)
     with monkeypatch.context() as patch:
         patch.setattr(definitions, "ROWS_LIMIT_BYTES", 0)
@@ -257,7 +248,7 @@ def test_a_model_keeps_the_sketch_of_class_means_that_auto_took(
     assert found.logits(strangers(small_graph)).shape == (2, 9, 3)
 
 
-def test_known_names_keep_their_directions(small_graph: Graph) -> None:
+def test_known_names_keep_their_directions(small_graph):
     assert small_graph.splits is not None
     ids = np.array([f"n{number}" for number in range(18)])
     graph = Graph(
@@ -275,13 +266,13 @@ def test_known_names_keep_their_directions(small_graph: Graph) -> None:
 
 
 @pytest.mark.parametrize("form", ["dense", "implicit", "topk"])
-def test_a_form_whose_columns_are_nodes_refuses_strangers(small_graph: Graph, form: str) -> None:
+def test_a_form_whose_columns_are_nodes_refuses_strangers(small_graph, form):
     model, _ = trained(small_graph, replace(TINY, diffusion_form=form))
     with pytest.raises(HPGMNError, match=r"reads diffusion rows.*diffusion_form=\"sketch\""):
         model.logits(strangers(small_graph))
 
 
-def test_beside_a_sketch_adjacency_rows_still_belong_to_their_nodes(small_graph: Graph) -> None:
+def test_beside_a_sketch_adjacency_rows_still_belong_to_their_nodes(small_graph):
     statistics = ("attributes", "diffusion", "adjacency")
     model, _ = trained(small_graph, replace(TINY, diffusion_form="sketch", statistics=statistics))
     told = r"reads adjacency rows.*statistics=\(\"attributes\", \"diffusion\"\)"
@@ -289,9 +280,7 @@ def test_beside_a_sketch_adjacency_rows_still_belong_to_their_nodes(small_graph:
         model.logits(strangers(small_graph))
 
 
-def test_a_sketch_that_auto_took_is_kept_for_every_other_graph(
-    monkeypatch: pytest.MonkeyPatch, small_graph: Graph
-) -> None:
+def test_a_sketch_that_auto_took_is_kept_for_every_other_graph(monkeypatch, small_graph):
     with monkeypatch.context() as patch:
         patch.setattr(diffusion_forms, "DENSE_LIMIT_BYTES", 0)
         patch.setattr(diffusion_forms, "IMPLICIT_LIMIT", 0)
@@ -302,9 +291,7 @@ def test_a_sketch_that_auto_took_is_kept_for_every_other_graph(
     assert model.logits(strangers(small_graph)).shape == (2, 9, 3)
 
 
-def test_a_model_on_rows_of_nodes_takes_no_sketch_of_a_larger_graph(
-    monkeypatch: pytest.MonkeyPatch, small_graph: Graph
-) -> None:
+def test_a_model_on_rows_of_nodes_takes_no_sketch_of_a_larger_graph(monkeypatch, small_graph):
     model, fitted = trained(small_graph)
     assert {replica.settings.diffusion_form for replica in model.replicas} == {"auto"}
     monkeypatch.setattr(diffusion_forms, "DENSE_LIMIT_BYTES", 0)
@@ -315,9 +302,7 @@ def test_a_model_on_rows_of_nodes_takes_no_sketch_of_a_larger_graph(
 # Temperatures.
 
 
-def test_temperatures_are_kept_and_chosen_with_their_replicas(
-    small_graph: Graph, tmp_path: Path
-) -> None:
+def test_temperatures_are_kept_and_chosen_with_their_replicas(small_graph, tmp_path):
     model, fitted = trained(small_graph)
     splits = [small_graph.split(0), small_graph.split(1)]
     masks = [[getattr(split, part) for split in splits] for part in ("train", "val")]
@@ -338,7 +323,7 @@ def test_temperatures_are_kept_and_chosen_with_their_replicas(
     torch.testing.assert_close(alone, chances[1], atol=1e-5, rtol=1e-4)
 
 
-def test_the_average_over_seeds_has_a_temperature_of_its_own(small_graph: Graph) -> None:
+def test_the_average_over_seeds_has_a_temperature_of_its_own(small_graph):
     split = small_graph.split(1)
     replicas = [Replica(1, seed, TINY) for seed in range(3)]
     fitted = fit_replicas(small_graph, MODELS["hpgmn"], replicas, [(split.train, split.val)] * 3)
@@ -353,7 +338,7 @@ def test_the_average_over_seeds_has_a_temperature_of_its_own(small_graph: Graph)
     assert torch.equal(found.argmax(dim=-1), mean.argmax(dim=-1))
 
 
-def test_some_seeds_of_a_split_have_not_the_temperature_of_all(small_graph: Graph) -> None:
+def test_some_seeds_of_a_split_have_not_the_temperature_of_all(small_graph):
     splits = [small_graph.split(place) for place in (1, 1, 1, 0)]
     replicas = [Replica(1, seed, TINY) for seed in range(3)] + [Replica(0, 0, TINY)]
     masks = [[getattr(split, part) for split in splits] for part in ("train", "val")]
@@ -373,7 +358,7 @@ def test_some_seeds_of_a_split_have_not_the_temperature_of_all(small_graph: Grap
     torch.testing.assert_close(found, chances, atol=1e-5, rtol=1e-4)
 
 
-def test_a_file_from_before_temperatures_is_read(small_graph: Graph, saved: Path) -> None:
+def test_a_file_from_before_temperatures_is_read(small_graph, saved):
     tensors, about = load_file(saved), about_of(saved)
     del about["temperatures"], about["mean_temperatures"], about["checksum"]
     for replica in about["replicas"]:
@@ -387,7 +372,7 @@ def test_a_file_from_before_temperatures_is_read(small_graph: Graph, saved: Path
 
 
 @pytest.mark.parametrize("kind", ["temperatures", "mean_temperatures"])
-def test_too_few_temperatures_are_told(saved: Path, kind: str) -> None:
+def test_too_few_temperatures_are_told(saved, kind):
     tensors, about = load_file(saved), about_of(saved)
     del about["checksum"]
     about[kind] = [1.5]
@@ -398,7 +383,7 @@ def test_too_few_temperatures_are_told(saved: Path, kind: str) -> None:
         SavedModel.read(saved)
 
 
-def test_a_fitted_model_holds_statistics_and_outputs(small_graph: Graph) -> None:
+def test_a_fitted_model_holds_statistics_and_outputs(small_graph):
     model, fitted = trained(small_graph)
     on_graph = model.on_graph(small_graph)
     assert model.on_graph(small_graph) is on_graph

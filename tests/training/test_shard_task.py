@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
-from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import scipy.sparse as sp
 import torch
-from torch import Tensor, nn
 from typing_extensions import override
 
 import hpgmn as package
@@ -104,24 +100,24 @@ with join_ranks("cpu") as ranks:
 """
 
 
-def trading(num_nodes: int = 220) -> Graph:
+def trading(num_nodes=220):
     return package.trading_network(num_nodes=num_nodes, seed=3).graph
 
 
-def rows_of(folder: Path) -> ShardRows:
+def rows_of(folder):
     shards = Shards(folder)
     return ShardRows(shards, range(len(shards)))
 
 
-def replicas(settings: dict[str, Any], seeds: int = 1) -> list[Replica]:
+def replicas(settings, seeds=1):
     return [Replica(0, seed, make_settings(ENTRY.settings, settings)) for seed in range(seeds)]
 
 
-def task_of(rows: ShardRows, settings: dict[str, Any], seeds: int = 1) -> ShardTask:
+def task_of(rows, settings, seeds=1):
     return ShardTask.of(rows, replicas(settings, seeds), Ranks())
 
 
-def runner_of(task: ShardTask) -> StageRunner:
+def runner_of(task):
     live = list(range(len(task.replicas)))
     return StageRunner(task, shard_stage, TrainState(), live, accuracy)
 
@@ -142,14 +138,8 @@ def runner_of(task: ShardTask) -> StageRunner:
     ],
 )
 def test_two_ranks_have_the_loss_and_gradient_of_one(
-    changed: dict[str, Any],
-    seeds: int,
-    kind: str,
-    tolerance: float,
-    tmp_path: Path,
-    shards_writer: Callable[..., Path],
-    several: Callable[..., subprocess.CompletedProcess[str]],
-) -> None:
+    changed, seeds, kind, tolerance, tmp_path, shards_writer, several
+):
     folder = shards_writer(tmp_path / "shards", trading(), SETTINGS | changed, ranges=5)
     program = tmp_path / "program.py"
     program.write_text(PROGRAM)
@@ -175,9 +165,7 @@ def test_two_ranks_have_the_loss_and_gradient_of_one(
     assert all(one[name].abs().max() > 1e-4 for name in gradients)
 
 
-def test_one_rank_trains_as_the_trainer_does(
-    tmp_path: Path, trained_writer: Callable[..., tuple[Path, Any]]
-) -> None:
+def test_one_rank_trains_as_the_trainer_does(tmp_path, trained_writer):
     folder, (state, _) = trained_writer(tmp_path, trading(), SETTINGS)
     found = fit_shards(task_of(rows_of(folder), SETTINGS))
     for key in ("loss", "val_loss", "val_score"):
@@ -189,8 +177,8 @@ def test_one_rank_trains_as_the_trainer_does(
 
 
 def test_batches_are_all_train_nodes_once_and_the_share_of_a_rank_is_its_part(
-    tmp_path: Path, shards_writer: Callable[..., Path]
-) -> None:
+    tmp_path, shards_writer
+):
     graph = trading()
     runner = runner_of(task_of(rows_of(shards_writer(tmp_path, graph, SETTINGS)), SETTINGS, 2))
     whole = list(runner.node_batches(3))
@@ -218,18 +206,14 @@ def test_batches_are_all_train_nodes_once_and_the_share_of_a_rank_is_its_part(
         assert share.size.tolist() == batch.size.tolist()
 
 
-def test_batches_do_not_depend_on_the_replicas_still_in_training(
-    tmp_path: Path, shards_writer: Callable[..., Path]
-) -> None:
+def test_batches_do_not_depend_on_the_replicas_still_in_training(tmp_path, shards_writer):
     task = task_of(rows_of(shards_writer(tmp_path, trading(), SETTINGS)), SETTINGS, 2)
     both, second = (list(runner_of(own).node_batches(2)) for own in (task, task.subset([1])))
     for one, other in zip(both, second, strict=True):
         assert torch.equal(one.nodes, other.nodes)
 
 
-def test_balanced_weights_are_those_of_the_trainer(
-    tmp_path: Path, shards_writer: Callable[..., Path]
-) -> None:
+def test_balanced_weights_are_those_of_the_trainer(tmp_path, shards_writer):
     graph = trading()
     settings = SETTINGS | {"class_weights": "balanced"}
     task = task_of(rows_of(shards_writer(tmp_path, graph, settings)), settings)
@@ -239,16 +223,14 @@ def test_balanced_weights_are_those_of_the_trainer(
     assert task.class_weights[0].tolist() == pytest.approx(expected.tolist())
 
 
-def test_a_saved_training_goes_on_with_the_same_bits(
-    tmp_path: Path, shards_writer: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_saved_training_goes_on_with_the_same_bits(tmp_path, shards_writer, monkeypatch):
     rows = rows_of(shards_writer(tmp_path / "shards", trading(), SETTINGS))
     task = task_of(rows, SETTINGS, seeds=2)
     whole = fit_shards(task)
     monkeypatch.setattr(replicas_module, "SAVE_SECONDS", -1.0)
     path = tmp_path / "state.safetensors"
 
-    def stop(now: Any) -> None:
+    def stop(now):
         assert now.epochs == 8
         if now.epoch == 3:
             raise KeyboardInterrupt
@@ -266,18 +248,13 @@ def test_a_saved_training_goes_on_with_the_same_bits(
     assert again.best_epoch["main"].tolist() == whole.best_epoch["main"].tolist()
 
 
-def test_a_training_that_is_to_stop_saves_its_epoch(
-    tmp_path: Path, shards_writer: Callable[..., Path]
-) -> None:
+def test_a_training_that_is_to_stop_saves_its_epoch(tmp_path, shards_writer):
     rows = rows_of(shards_writer(tmp_path / "shards", trading(), SETTINGS))
     path = tmp_path / "state.safetensors"
     answers = iter([False, False, True])
     with pytest.raises(KeyboardInterrupt):
         fit_shards(
-            task_of(rows, SETTINGS),
-            path=path,
-            identity="it",
-            should_stop=lambda: next(answers),
+            task_of(rows, SETTINGS), path=path, identity="it", should_stop=lambda: next(answers)
         )
     assert read_tensors(path)[1]["current"]["epoch"] == 3
 
@@ -288,11 +265,11 @@ class Second(Ranks):
     first = (0, 0, 0)
 
     @override
-    def broadcast(self, values: Tensor) -> Tensor:
+    def broadcast(self, values):
         return torch.tensor(self.first)
 
     @override
-    def gather_numbers(self, number: int) -> list[int]:
+    def gather_numbers(self, number):
         return [0, number]
 
 
@@ -300,12 +277,8 @@ class Second(Ranks):
     ("epoch", "first"), [(None, (1, 0, 2)), (2, (0, 0, 0)), (2, (1, 0, 3)), (2, (1, 1, 0))]
 )
 def test_a_rank_that_sees_another_state_does_not_train(
-    epoch: int | None,
-    first: tuple[int, int, int],
-    tmp_path: Path,
-    shards_writer: Callable[..., Path],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    epoch, first, tmp_path, shards_writer, monkeypatch
+):
     """A shared disk may show a file late; ranks that begin at different epochs wait for ever."""
     path = tmp_path / "state.safetensors"
     if epoch is not None:
@@ -323,16 +296,14 @@ def test_a_rank_that_sees_another_state_does_not_train(
     assert (found.current.epoch if found.current else None) == epoch
 
 
-def test_where_one_rank_sees_another_state_all_end(tmp_path: Path) -> None:
+def test_where_one_rank_sees_another_state_all_end(tmp_path):
     ranks = Ranks()
     object.__setattr__(ranks, "gather_numbers", lambda number: [number, 1])
     with pytest.raises(HPGMNError, match="Wait until every machine shows the same file"):
         read_common_state(ranks, tmp_path / "none", "it")
 
 
-def test_training_stops_when_nothing_gets_better(
-    tmp_path: Path, shards_writer: Callable[..., Path]
-) -> None:
+def test_training_stops_when_nothing_gets_better(tmp_path, shards_writer):
     settings = SETTINGS | {"patience": 2, "lr": 0.0}
     rows = rows_of(shards_writer(tmp_path, trading(), settings))
     found = fit_shards(task_of(rows, settings))
@@ -340,9 +311,7 @@ def test_training_stops_when_nothing_gets_better(
     assert found.history["main"]["loss"].shape == (3, 1)
 
 
-def test_without_a_memory_nothing_is_averaged_over_nodes(
-    tmp_path: Path, shards_writer: Callable[..., Path]
-) -> None:
+def test_without_a_memory_nothing_is_averaged_over_nodes(tmp_path, shards_writer):
     settings = SETTINGS | {"memory": False, "epochs": 2}
     rows = rows_of(shards_writer(tmp_path, trading(), settings))
     task = task_of(rows, settings)
@@ -358,18 +327,14 @@ def test_without_a_memory_nothing_is_averaged_over_nodes(
         ({"neighbors": "undirected"}, "The shards lack class_counts, class_means"),
     ],
 )
-def test_settings_that_shards_cannot_have_are_refused(
-    changed: dict[str, Any], message: str
-) -> None:
+def test_settings_that_shards_cannot_have_are_refused(changed, message):
     settings = HPGMNSettings(**({"batch_size": 10} | DENSE | changed))
     names = ["attributes", *(f"class_{n}_{d}" for n in ("counts", "means") for d in ("out", "in"))]
     with pytest.raises(SettingError, match=message):
         check_shard_settings(settings, names)
 
 
-def test_shards_without_labelled_validation_nodes_are_refused(
-    tmp_path: Path, shards_writer: Callable[..., Path], rewrite: Callable[[Path, str, Any], None]
-) -> None:
+def test_shards_without_labelled_validation_nodes_are_refused(tmp_path, shards_writer, rewrite):
     graph = trading()
     folder = shards_writer(tmp_path, graph, SETTINGS, ranges=1)
     rewrite(folder, "rows-00000/val.npy", np.zeros(graph.num_nodes, bool))
@@ -377,9 +342,7 @@ def test_shards_without_labelled_validation_nodes_are_refused(
         task_of(rows_of(folder), SETTINGS)
 
 
-def test_a_rank_without_train_nodes_takes_part(
-    tmp_path: Path, shards_writer: Callable[..., Path]
-) -> None:
+def test_a_rank_without_train_nodes_takes_part(tmp_path, shards_writer):
     """Its share of a batch is empty: sums over nothing, and gradients of zero."""
     rows = rows_of(shards_writer(tmp_path, trading(), SETTINGS))
     task = replace(task_of(rows, SETTINGS), ranks=SumsOfAnother(0, 2))
@@ -398,28 +361,26 @@ class SumsOfAnother(Ranks):
     """The first of two ranks, the second of which adds 40 to every sum."""
 
     @override
-    def sum(self, values: Tensor) -> Tensor:
+    def sum(self, values):
         return values + 40
 
     @override
-    def average_gradients(self, model: nn.Module) -> nn.Module:
+    def average_gradients(self, model):
         return model
 
     @override
-    def gather_numbers(self, number: int) -> list[int]:
+    def gather_numbers(self, number):
         return [number, 40]
 
     @override
-    def gather(self, values: Tensor) -> Tensor:
+    def gather(self, values):
         return values
 
 
 ROW_SETTINGS = {"batch_size": 4, "statistics": ("attributes", "class_counts", "adjacency")}
 
 
-def test_rows_of_a_rank_are_those_of_the_graph(
-    tmp_path: Path, small_graph: Graph, shards_writer: Callable[..., Path]
-) -> None:
+def test_rows_of_a_rank_are_those_of_the_graph(tmp_path, small_graph, shards_writer):
     shards = Shards(shards_writer(tmp_path, small_graph, ROW_SETTINGS, ranges=5))
     first, last = shards.ranges[1][0], shards.ranges[3][1]
     assert 0 < first < last < 18
@@ -440,7 +401,7 @@ def test_rows_of_a_rank_are_those_of_the_graph(
 
 
 @pytest.mark.parametrize("kind", ["dense", "half", "sparse"])
-def test_products_are_those_of_the_whole_matrix(kind: str) -> None:
+def test_products_are_those_of_the_whole_matrix(kind):
     random = np.random.default_rng(0)
     matrix = random.normal(size=(11, 6)).round(2).astype(np.float32)
     matrix[random.random(matrix.shape) < 0.5] = 0
@@ -461,16 +422,14 @@ def test_products_are_those_of_the_whole_matrix(kind: str) -> None:
     assert rows.width == 6
 
 
-def test_rows_need_a_split(tmp_path: Path, shards_writer: Callable[..., Path]) -> None:
+def test_rows_need_a_split(tmp_path, shards_writer):
     bare = Graph(np.eye(4), [[0, 1], [1, 2]], [0, 1, -1, -1])
     shards = Shards(shards_writer(tmp_path, bare, ROW_SETTINGS, ranges=2, labels=bare.y))
     with pytest.raises(HPGMNError, match="has no split"):
         ShardRows(shards, range(2))
 
 
-def test_spoiled_rows_are_not_trained_on(
-    tmp_path: Path, small_graph: Graph, shards_writer: Callable[..., Path]
-) -> None:
+def test_spoiled_rows_are_not_trained_on(tmp_path, small_graph, shards_writer):
     folder = shards_writer(tmp_path, small_graph, ROW_SETTINGS, ranges=3)
     path = folder / "rows-00001" / "attributes.npy"
     content = bytearray(path.read_bytes())

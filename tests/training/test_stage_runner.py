@@ -17,7 +17,7 @@ from hpgmn.base.randomness import Noise
 from hpgmn.graph import Graph
 from hpgmn.models import MODELS
 from hpgmn.models.hpgmn import HPGMNSettings
-from hpgmn.models.stage import Replica, TrainingTask, make_task
+from hpgmn.models.stage import Replica, make_task
 from hpgmn.statistics import STATISTICS
 from hpgmn.training import replay, stage_runner
 from hpgmn.training.replay import StepReplay
@@ -31,22 +31,20 @@ SETTINGS = HPGMNSettings(
 )
 
 
-def task_of(graph: Graph, *settings: Any) -> TrainingTask:
+def task_of(graph, *settings):
     replicas = [Replica(number % 2, number, one) for number, one in enumerate(settings)]
     masks = [(graph.split(one.split).train, graph.split(one.split).val) for one in replicas]
     return make_task(graph, replicas, masks, "cpu")
 
 
 @pytest.mark.parametrize("penalties", [0.0, 0.1])
-def test_rows_gathered_before_change_no_result(
-    small_graph: Graph, monkeypatch: pytest.MonkeyPatch, penalties: float
-) -> None:
+def test_rows_gathered_before_change_no_result(small_graph, monkeypatch, penalties):
     settings = replace(SETTINGS, kpattern_weight=penalties, entropy_weight=penalties)
     task = task_of(small_graph, settings, settings)
     expected = train(task, ENTRY)
     kept: list[Tensor] = []
 
-    def gather(own: StageRunner, nodes: Tensor) -> dict[str, Any]:
+    def gather(own, nodes):
         kept.append(nodes)
         return rows_of(own.stage, nodes)
 
@@ -59,9 +57,7 @@ def test_rows_gathered_before_change_no_result(
 
 
 @pytest.mark.parametrize("name", ["hpgmn", "hpgmn-appnp", "gcn"])
-def test_replayed_epochs_are_those_run_one_by_one(
-    small_graph: Graph, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
+def test_replayed_epochs_are_those_run_one_by_one(small_graph, monkeypatch, name):
     values: dict[str, Any] = {"epochs": 9, "patience": 0, "hidden_dim": 6}
     if name == "hpgmn-appnp":
         values |= {"consistency_weight": 0.5, "consistency_warmup": 4, "pretraining_epochs": 5}
@@ -70,7 +66,7 @@ def test_replayed_epochs_are_those_run_one_by_one(
     expected = train(task, MODELS[name])
     calls: list[int] = []
 
-    def repeat(work: Any) -> Any:
+    def repeat(work):
         calls.append(1)
         return work
 
@@ -87,16 +83,14 @@ def test_replayed_epochs_are_those_run_one_by_one(
         torch.testing.assert_close(found.done["main"][key], value, rtol=1e-6, atol=1e-6)
 
 
-def test_replayed_steps_are_those_made_one_by_one(
-    small_graph: Graph, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_replayed_steps_are_those_made_one_by_one(small_graph, monkeypatch):
     settings = replace(SETTINGS, batch_size=2, statistics=STATISTICS[:3], entropy_weight=0.1)
     task = task_of(small_graph, settings, settings)
     expected = train(task, ENTRY)
     sizes: list[int] = []
 
     class Watched(StepReplay):
-        def step(self, batch: Any, number: int) -> Tensor:
+        def step(self, batch, number):
             sizes.append(batch[0].shape[1])
             return super().step(batch, number)
 
@@ -110,13 +104,11 @@ def test_replayed_steps_are_those_made_one_by_one(
         assert torch.equal(found.done["main"][key], value), key
 
 
-def test_a_stage_in_batches_asks_for_rows_of_its_batch_alone(
-    small_graph: Graph, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_stage_in_batches_asks_for_rows_of_its_batch_alone(small_graph, monkeypatch):
     settings = replace(SETTINGS, batch_size=2, epochs=2, estimator_epochs=1)
     widest = 0
 
-    def watched(stage: Any, nodes: Tensor) -> Any:
+    def watched(stage, nodes):
         nonlocal widest
         widest = max(widest, nodes.shape[1])
         return rows_of(stage, nodes)
@@ -127,7 +119,7 @@ def test_a_stage_in_batches_asks_for_rows_of_its_batch_alone(
     assert widest == 3
 
 
-def skewed(graph: Graph) -> Graph:
+def skewed(graph):
     """The small graph with one train node of class 1 in each split, the other is of class 0."""
     y = graph.y.copy()
     for split in range(2):
@@ -140,9 +132,7 @@ def skewed(graph: Graph) -> Graph:
 
 @pytest.mark.parametrize("stage", ["estimator", "main"])
 @pytest.mark.parametrize("weights", ["none", "balanced"])
-def test_the_class_loss_is_torchs_with_the_weights_of_the_train_nodes(
-    small_graph: Graph, stage: str, weights: str
-) -> None:
+def test_the_class_loss_is_torchs_with_the_weights_of_the_train_nodes(small_graph, stage, weights):
     graph = skewed(small_graph)
     settings = replace(SETTINGS, class_weights=weights)
     task = task_of(graph, settings, settings)
@@ -165,7 +155,7 @@ def test_the_class_loss_is_torchs_with_the_weights_of_the_train_nodes(
         torch.testing.assert_close(found[row], expected)
 
 
-def test_weights_do_not_touch_validation(small_graph: Graph) -> None:
+def test_weights_do_not_touch_validation(small_graph):
     graph = skewed(small_graph)
     found = []
     for weights in ("none", "balanced"):
@@ -178,12 +168,10 @@ def test_weights_do_not_touch_validation(small_graph: Graph) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["hpgmn", "gcn", "bmgcn", "cpgnn"])
-def test_balanced_weights_change_what_is_learned_and_go_on_alike(
-    small_graph: Graph, name: str
-) -> None:
+def test_balanced_weights_change_what_is_learned_and_go_on_alike(small_graph, name):
     graph, entry = skewed(small_graph), MODELS[name]
 
-    def trained(weights: str, state: TrainState | None = None, watch: Any = None) -> TrainState:
+    def trained(weights, state=None, watch=None):
         settings = entry.settings(epochs=6, patience=0, class_weights=weights)
         return train(task_of(graph, settings, settings), entry, state=state, watch=watch)
 
@@ -196,7 +184,7 @@ def test_balanced_weights_change_what_is_learned_and_go_on_alike(
     assert changed
     cut = TrainState()
 
-    def stop(state: TrainState, stage: Any) -> None:
+    def stop(state, stage):
         assert state.current is not None
         if stage.name == "main" and state.current.epoch == 3:
             raise KeyboardInterrupt
@@ -208,9 +196,7 @@ def test_balanced_weights_change_what_is_learned_and_go_on_alike(
         assert torch.equal(resumed.done["main"][key], value), key
 
 
-def test_replayed_epochs_with_weights_are_those_run_one_by_one(
-    small_graph: Graph, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_replayed_epochs_with_weights_are_those_run_one_by_one(small_graph, monkeypatch):
     settings = replace(SETTINGS, class_weights="balanced")
     task = task_of(skewed(small_graph), settings, settings)
     expected = train(task, ENTRY, metric="average_precision")
@@ -221,12 +207,12 @@ def test_replayed_epochs_with_weights_are_those_run_one_by_one(
         torch.testing.assert_close(found.done["main"][key], value, rtol=1e-6, atol=1e-6)
 
 
-def batch_nodes(labelled: Any, size: int, epoch: int) -> list[Tensor]:
+def batch_nodes(labelled, size, epoch):
     noise = Noise(torch.tensor([3, 4]), epoch)
     return [part.nodes.masked_fill(~part.valid, -1) for part in labelled.node_batches(size, noise)]
 
 
-def test_an_epoch_reads_every_train_node_once_in_an_order_of_its_own() -> None:
+def test_an_epoch_reads_every_train_node_once_in_an_order_of_its_own():
     labels = np.full((2, 9), -1)
     labels[0, [1, 3, 4, 7, 8]] = [0, 1, 0, 1, 1]
     labels[1, [0, 2, 5]] = 1
@@ -246,10 +232,10 @@ def test_an_epoch_reads_every_train_node_once_in_an_order_of_its_own() -> None:
                 assert not valid or labels[row, node] == label
 
 
-def test_the_next_is_fetched_while_one_is_in_use() -> None:
+def test_the_next_is_fetched_while_one_is_in_use():
     fetched = {number: threading.Event() for number in range(4)}
 
-    def fetch(number: int) -> int:
+    def fetch(number):
         fetched[number].set()
         return number * number
 
@@ -262,8 +248,8 @@ def test_the_next_is_fetched_while_one_is_in_use() -> None:
     assert list(prefetch([], fetch)) == []
 
 
-def test_what_fails_to_be_fetched_fails_where_it_is_used() -> None:
-    def fetch(number: int) -> float:
+def test_what_fails_to_be_fetched_fails_where_it_is_used():
+    def fetch(number):
         return 1 / (2 - number)
 
     pairs = prefetch(range(4), fetch)

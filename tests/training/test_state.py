@@ -13,7 +13,6 @@ from hpgmn.models.stage import Rates, Replica, TrainingStage
 from hpgmn.training.state import (
     HISTORY,
     ReplicaAdam,
-    StageState,
     TrainState,
     all_parameters,
     drop_replicas,
@@ -25,13 +24,13 @@ from hpgmn.training.state import (
 INFINITE = float("inf")
 
 
-def started(replicas: int) -> StageState:
+def started(replicas):
     values = {"weight": torch.arange(2.0 * replicas).view(replicas, 2)}
     moments = ({"weight": torch.zeros(replicas, 2)}, {"weight": torch.ones(replicas, 2)})
     return start_stage("main", values, moments, replicas, torch.device("cpu"))
 
 
-def test_a_stage_begins_with_nothing_found() -> None:
+def test_a_stage_begins_with_nothing_found():
     current = started(3)
     assert (current.epoch, current.live) == (0, [0, 1, 2])
     assert current.best_score.tolist() == [-1, -1, -1]
@@ -42,7 +41,7 @@ def test_a_stage_begins_with_nothing_found() -> None:
 
 @pytest.mark.parametrize("live", [[0, 1, 2, 3], [1, 3]])
 @pytest.mark.parametrize("patience", [0, 2])
-def test_the_better_epoch_is_kept_replica_by_replica(live: list[int], patience: int) -> None:
+def test_the_better_epoch_is_kept_replica_by_replica(live, patience):
     random = torch.Generator().manual_seed(1)
     current = started(4)
     drop_replicas(current, live)
@@ -68,7 +67,7 @@ def test_the_better_epoch_is_kept_replica_by_replica(live: list[int], patience: 
     assert any(epoch for _, _, epoch, _ in best.values())
 
 
-def test_the_number_of_an_epoch_may_be_a_tensor() -> None:
+def test_the_number_of_an_epoch_may_be_a_tensor():
     one, other = started(2), started(2)
     given = (torch.tensor([0.5, 0.1]), torch.tensor([1.0, 2.0]), 3)
     update_best(one, torch.tensor([0, 1]), 4, *given)
@@ -79,7 +78,7 @@ def test_the_number_of_an_epoch_may_be_a_tensor() -> None:
     assert one.best_epoch.tolist() == other.best_epoch.tolist() == [2, 2]
 
 
-def test_replicas_are_taken_out_of_values_and_moments() -> None:
+def test_replicas_are_taken_out_of_values_and_moments():
     current = started(3)
     drop_replicas(current, [0, 2])
     assert current.live == [0, 2]
@@ -91,7 +90,7 @@ def test_replicas_are_taken_out_of_values_and_moments() -> None:
     assert current.parameters["weight"].tolist() == [[4, 5]]
 
 
-def ended(overflow: dict[int, int], best: dict[int, int], shape: tuple[int, ...] = (2,)) -> None:
+def ended(overflow, best, shape=(2,)):
     """Three replicas in eight epochs; in which epoch a square becomes infinite, and the best one.
 
     Replica 2 is taken out of the batch after epoch 6.
@@ -121,15 +120,13 @@ def ended(overflow: dict[int, int], best: dict[int, int], shape: tuple[int, ...]
 
 @pytest.mark.parametrize("shape", [(), (2,), (2, 3)])
 @pytest.mark.parametrize(("number", "epoch"), [(0, 1), (1, 3), (1, 4), (2, 2)])
-def test_weights_that_were_not_trained_up_to_the_best_epoch_are_refused(
-    number: int, epoch: int, shape: tuple[int, ...]
-) -> None:
+def test_weights_that_were_not_trained_up_to_the_best_epoch_are_refused(number, epoch, shape):
     told = rf"'main' in split {number}, seed 5 are too large.* not trained. Ask {number}\."
     with pytest.raises(HPGMNError, match=told):
         ended({number: epoch}, {0: 4, 1: 4, 2: 4}, shape)
 
 
-def test_an_overflow_after_the_best_epoch_is_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_overflow_after_the_best_epoch_is_a_warning(caplog):
     with caplog.at_level(logging.WARNING, "hpgmn"):
         ended({}, {0: 8, 1: 1, 2: 5})
         assert caplog.messages == []
@@ -147,11 +144,11 @@ DIFFERENT = ([0.02, 0.3, 0.0], [0.1, 0.0, 0.5])
 RATES = pytest.mark.parametrize(("lr", "weight_decay"), [ALIKE, DIFFERENT], ids=["one", "each"])
 
 
-def normal(*shape: int, seed: int = 0) -> Tensor:
+def normal(*shape, seed=0):
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
 
 
-def first_values() -> dict[str, Tensor]:
+def first_values():
     """A weight and a bias, both leading with R."""
     return {
         "weight": normal(REPLICAS, 4, 5, seed=1).requires_grad_(),
@@ -159,20 +156,20 @@ def first_values() -> dict[str, Tensor]:
     }
 
 
-def gradient(name: str, step: int, values: Tensor) -> Tensor:
+def gradient(name, step, values):
     """Some gradient that depends on the step and on where the parameters stand."""
     drawn = normal(*values.shape[1:], seed=100 * step + len(name))
     return 0.3 * values.detach() + drawn * (1 + step % 3)
 
 
-def advance(optimizer: ReplicaAdam, steps: range) -> None:
+def advance(optimizer, steps):
     for step in steps:
         for name, parameter in optimizer.parameters.items():
             parameter.grad = gradient(name, step, parameter)
         optimizer.step()
 
 
-def one_adam_each(lr: list[float], weight_decay: list[float]) -> dict[str, Tensor]:
+def one_adam_each(lr, weight_decay):
     """The same steps by torch.optim.Adam, each replica on its own."""
     final: dict[str, list[Tensor]] = {"weight": [], "bias": []}
     for r in range(REPLICAS):
@@ -188,9 +185,7 @@ def one_adam_each(lr: list[float], weight_decay: list[float]) -> dict[str, Tenso
 
 
 @RATES
-def test_steps_are_those_of_one_torch_adam_per_replica(
-    lr: list[float], weight_decay: list[float]
-) -> None:
+def test_steps_are_those_of_one_torch_adam_per_replica(lr, weight_decay):
     optimizer = ReplicaAdam(first_values(), Rates(lr, weight_decay))
     advance(optimizer, range(STEPS))
     found = {name: value.detach() for name, value in optimizer.parameters.items()}
@@ -198,7 +193,7 @@ def test_steps_are_those_of_one_torch_adam_per_replica(
 
 
 @pytest.mark.parametrize("cut", [0, 4])
-def test_parameters_with_their_own_rates_step_by_those(cut: int) -> None:
+def test_parameters_with_their_own_rates_step_by_those(cut):
     others = ([0.01, 0.05, 0.2], [0.3, 0.0, 0.1])
     own = {"bi": Rates(*others)}
     optimizer = ReplicaAdam(first_values(), Rates(*ALIKE), own_rates=own)
@@ -212,7 +207,7 @@ def test_parameters_with_their_own_rates_step_by_those(cut: int) -> None:
         torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
 
 
-def test_a_learning_rate_of_zero_keeps_its_replica_in_place() -> None:
+def test_a_learning_rate_of_zero_keeps_its_replica_in_place():
     optimizer = ReplicaAdam(first_values(), Rates(*DIFFERENT))
     advance(optimizer, range(3))
     for name, before in first_values().items():
@@ -220,9 +215,7 @@ def test_a_learning_rate_of_zero_keeps_its_replica_in_place() -> None:
         assert (optimizer.parameters[name][:2] != before[:2]).all()
 
 
-def resumed(
-    optimizer: ReplicaAdam, lr: list[float], weight_decay: list[float], steps: int
-) -> ReplicaAdam:
+def resumed(optimizer, lr, weight_decay, steps):
     """A new optimiser from copies of what another one holds, as a saved state would give them."""
     return ReplicaAdam(
         {n: p.detach().clone().requires_grad_() for n, p in optimizer.parameters.items()},
@@ -235,9 +228,7 @@ def resumed(
 
 @pytest.mark.parametrize("cut", [0, 1, 5, 11])
 @RATES
-def test_going_on_from_saved_moments_gives_the_same_bits(
-    lr: list[float], weight_decay: list[float], cut: int
-) -> None:
+def test_going_on_from_saved_moments_gives_the_same_bits(lr, weight_decay, cut):
     whole = ReplicaAdam(first_values(), Rates(lr, weight_decay))
     advance(whole, range(STEPS))
     part = ReplicaAdam(first_values(), Rates(lr, weight_decay))
@@ -251,7 +242,7 @@ def test_going_on_from_saved_moments_gives_the_same_bits(
 
 
 @pytest.mark.parametrize("kept", [[0, 2], [1]], ids=["still different", "now alike"])
-def test_replicas_that_stay_go_on_when_others_are_taken_out(kept: list[int]) -> None:
+def test_replicas_that_stay_go_on_when_others_are_taken_out(kept):
     whole = ReplicaAdam(first_values(), Rates(*DIFFERENT))
     advance(whole, range(5))
     fewer = ReplicaAdam(
@@ -270,9 +261,7 @@ def test_replicas_that_stay_go_on_when_others_are_taken_out(kept: list[int]) -> 
 
 
 @RATES
-def test_a_parameter_without_gradient_stays_where_it_is(
-    lr: list[float], weight_decay: list[float]
-) -> None:
+def test_a_parameter_without_gradient_stays_where_it_is(lr, weight_decay):
     optimizer = ReplicaAdam(first_values(), Rates(lr, weight_decay))
     optimizer.parameters["bias"].grad = torch.ones(REPLICAS, 1, 5)
     optimizer.step()
@@ -281,7 +270,7 @@ def test_a_parameter_without_gradient_stays_where_it_is(
     assert (optimizer.parameters["bias"][:2] != first_values()["bias"][:2]).all()
 
 
-def test_a_replicas_nan_stays_its_own() -> None:
+def test_a_replicas_nan_stays_its_own():
     healthy = ReplicaAdam(first_values(), Rates(*DIFFERENT))
     broken = ReplicaAdam(first_values(), Rates(*DIFFERENT))
     for optimizer in (healthy, broken):
@@ -296,14 +285,14 @@ def test_a_replicas_nan_stays_its_own() -> None:
         assert torch.equal(value[[0, 2]], healthy.parameters[name][[0, 2]])
 
 
-def test_clearing_forgets_the_gradients() -> None:
+def test_clearing_forgets_the_gradients():
     optimizer = ReplicaAdam(first_values(), Rates(*ALIKE))
     advance(optimizer, range(1))
     optimizer.clear()
     assert all(parameter.grad is None for parameter in optimizer.parameters.values())
 
 
-def test_all_parameters_are_found_by_name() -> None:
+def test_all_parameters_are_found_by_name():
     module = nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 1, bias=False))
     found = all_parameters(module)
     assert list(found) == ["0.weight", "0.bias", "2.weight"]

@@ -10,9 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
 from dataclasses import fields, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -34,20 +32,12 @@ from hpgmn.models import MODELS
 from hpgmn.models.hpgmn import HPGMNSettings
 from hpgmn.models.layers import Initialised, Output, initialise
 from hpgmn.models.propagated import PropagatedSettings
-from hpgmn.models.stage import (
-    ModelEntry,
-    Replica,
-    TrainingStage,
-    TrainingTask,
-    main_stage,
-    make_task,
-)
+from hpgmn.models.stage import Replica, TrainingStage, main_stage, make_task
 from hpgmn.statistics import STATISTICS, LocalStatistics
 from hpgmn.statistics.labelwise import class_means_on_device
 from hpgmn.training import stage_runner, trainer
 from hpgmn.training.checkpoint import read_state, write_state
 from hpgmn.training.stage_runner import LabelledNodes
-from hpgmn.training.state import TrainState
 from hpgmn.training.trainer import (
     deterministic_algorithms,
     explain_nonfinite_loss,
@@ -68,20 +58,18 @@ PROPAGATED = PropagatedSettings(
 )
 
 
-def entry_of(settings: Any) -> ModelEntry:
+def entry_of(settings):
     return HETERO if isinstance(settings, HPGMNSettings) else APPNP
 
 
-def task_of(graph: Graph, settings: list[Any]) -> TrainingTask:
+def task_of(graph, settings):
     """One replica per settings, alternating between the two splits, each with its own seed."""
     replicas = [Replica(number % 2, number, one) for number, one in enumerate(settings)]
     masks = [(graph.split(one.split).train, graph.split(one.split).val) for one in replicas]
     return make_task(graph, replicas, masks, "cpu")
 
 
-def assert_replicas_agree(
-    many: TrainState, places: list[int], few: TrainState, tolerance: float = 2e-4
-) -> None:
+def assert_replicas_agree(many, places, few, tolerance=2e-4):
     """Replicas ``places`` of one state are those of another, to rounding."""
     for stage, parameters in few.done.items():
         for key, rows in few.history[stage].items():
@@ -103,7 +91,7 @@ def assert_replicas_agree(
 # Replicas.
 
 
-def varied(base: Any, **columns: list[Any]) -> list[Any]:
+def varied(base, **columns):
     """Settings that take their values from columns, one row per replica."""
     rows = zip(*columns.values(), strict=True)
     return [replace(base, **dict(zip(columns, row, strict=True))) for row in rows]
@@ -165,7 +153,7 @@ TEN = {
 }
 
 
-def slow(*values: Any) -> list[Any]:
+def slow(*values):
     """Mark parameters for the complete suite."""
     return [pytest.param(value, marks=pytest.mark.slow) for value in values]
 
@@ -181,7 +169,7 @@ FAST = {("everything", "dense"), ("stopping", "sparse"), ("appnp", "dense")}
         for kind in ("dense", "sparse")
     ],
 )
-def test_a_replica_alone_is_the_same_as_among_ten(small_graph: Graph, name: str, kind: str) -> None:
+def test_a_replica_alone_is_the_same_as_among_ten(small_graph, name, kind):
     graph = small_graph
     if kind == "sparse":
         graph = Graph(sp.csr_array(graph.x), graph.edge_index, graph.y).with_splits(graph.splits)
@@ -198,13 +186,13 @@ def test_a_replica_alone_is_the_same_as_among_ten(small_graph: Graph, name: str,
         )
 
 
-def test_the_order_of_the_replicas_does_not_matter(small_graph: Graph) -> None:
+def test_the_order_of_the_replicas_does_not_matter(small_graph):
     task = task_of(small_graph, TEN["everything"])
     order = [7, 2, 9, 0, 1, 3, 4, 5, 6, 8]
     assert_replicas_agree(train(task, HETERO), order, train(task.subset(order), HETERO))
 
 
-def test_splits_of_different_sizes_are_padded_without_effect(small_graph: Graph) -> None:
+def test_splits_of_different_sizes_are_padded_without_effect(small_graph):
     small, large = small_graph.split(0), small_graph.split(1)
     few = small.train & (np.cumsum(small.train) <= 4)
     one = small.val & (np.cumsum(small.val) <= 1)
@@ -218,7 +206,7 @@ def test_splits_of_different_sizes_are_padded_without_effect(small_graph: Graph)
 # Losses.
 
 
-def consistency_by_hand(stage: TrainingStage, task: TrainingTask, passes: int) -> Tensor:
+def consistency_by_hand(stage, task, passes):
     """The loss of the first epoch, pass by pass and node by node, differentiable."""
     outputs = [
         stage.model(stage.inputs, Noise(task.keys("main"), passes + number), penalties=True)
@@ -248,13 +236,13 @@ def consistency_by_hand(stage: TrainingStage, task: TrainingTask, passes: int) -
 
 @pytest.mark.parametrize(("passes", "temperature"), [(2, 0.5), (3, 1.0)])
 def test_the_consistency_loss_and_its_gradient_match_the_sum_written_out(
-    small_graph: Graph, passes: int, temperature: float
-) -> None:
+    small_graph, passes, temperature
+):
     base = replace(TINY, consistency_passes=passes, consistency_temperature=temperature, epochs=1)
     task = task_of(small_graph, varied(base, consistency_weight=[0.5, 2.0]))
     gradients: dict[str, Tensor] = {}
 
-    def watch(state: TrainState, stage: TrainingStage) -> None:
+    def watch(state, stage):
         if stage.name == "main":
             gradients.update({n: p.grad.clone() for n, p in stage.model.named_parameters()})
 
@@ -271,7 +259,7 @@ def test_the_consistency_loss_and_its_gradient_match_the_sum_written_out(
 # Selection and stopping.
 
 
-def chosen_by_loop(scores: list[float], losses: list[float], patience: int = 0) -> int:
+def chosen_by_loop(scores, losses, patience=0):
     """The best epoch: highest score, then lower loss, then earlier; nothing after patience."""
     best, best_score, best_loss = 0, -math.inf, math.inf
     for epoch, (score, loss) in enumerate(zip(scores, losses, strict=True), start=1):
@@ -282,15 +270,13 @@ def chosen_by_loop(scores: list[float], losses: list[float], patience: int = 0) 
     return best
 
 
-def columns(state: TrainState, stage: str, replica: int) -> tuple[list[float], list[float]]:
+def columns(state, stage, replica):
     history = state.history[stage]
     return history["val_score"][:, replica].tolist(), history["val_loss"][:, replica].tolist()
 
 
 @pytest.mark.parametrize("metric", ["accuracy", *slow("roc_auc")])
-def test_the_best_epoch_has_the_highest_score_and_then_the_lowest_loss(
-    small_graph: Graph, metric: str
-) -> None:
+def test_the_best_epoch_has_the_highest_score_and_then_the_lowest_loss(small_graph, metric):
     graph = small_graph
     if metric == "roc_auc":
         y = np.minimum(graph.y, 1)
@@ -309,7 +295,7 @@ def test_the_best_epoch_has_the_highest_score_and_then_the_lowest_loss(
     assert ties  # otherwise the second rule was not put to the test
 
 
-def test_of_equal_epochs_the_earliest_is_best(small_graph: Graph) -> None:
+def test_of_equal_epochs_the_earliest_is_best(small_graph):
     still = replace(TINY, lr=0.0, estimator_lr=0.0)
     state = train(task_of(small_graph, [still] * 2), HETERO)
     assert state.history["main"]["val_loss"][:, 0].unique().numel() == 1
@@ -317,10 +303,10 @@ def test_of_equal_epochs_the_earliest_is_best(small_graph: Graph) -> None:
     assert state.best_epoch["estimator"].tolist() == [1, 1]
 
 
-def test_the_parameters_kept_are_those_of_the_best_epoch(small_graph: Graph) -> None:
+def test_the_parameters_kept_are_those_of_the_best_epoch(small_graph):
     seen: dict[tuple[str, int], dict[str, Tensor]] = {}
 
-    def watch(state: TrainState, stage: TrainingStage) -> None:
+    def watch(state, stage):
         current = state.current
         assert current is not None
         values = {name: value.clone() for name, value in current.parameters.items()}
@@ -333,7 +319,7 @@ def test_the_parameters_kept_are_those_of_the_best_epoch(small_graph: Graph) -> 
                 assert torch.equal(value[r], seen[stage, epoch][name][r])
 
 
-def test_the_score_on_record_is_that_of_the_kept_parameters(small_graph: Graph) -> None:
+def test_the_score_on_record_is_that_of_the_kept_parameters(small_graph):
     task = task_of(small_graph, [TINY] * 3)
     state = train(task, HETERO)
     found = logits(task, HETERO, state.done)
@@ -351,7 +337,7 @@ PATIENT = replace(TINY, epochs=40, lr=0.05, estimator_epochs=20)
 
 @pytest.mark.slow
 @pytest.mark.parametrize("patience", [2, *slow(1, 5)])
-def test_patience_stops_where_the_rule_written_out_stops(small_graph: Graph, patience: int) -> None:
+def test_patience_stops_where_the_rule_written_out_stops(small_graph, patience):
     settings = replace(PATIENT, estimator_epochs=1)  # the same estimator in both runs
     never = train(task_of(small_graph, [settings] * 6), HETERO)
     state = train(task_of(small_graph, [replace(settings, patience=patience)] * 6), HETERO)
@@ -364,14 +350,12 @@ def test_patience_stops_where_the_rule_written_out_stops(small_graph: Graph, pat
 
 
 @pytest.mark.parametrize("settings", [PATIENT, *slow(replace(PROPAGATED, epochs=40, lr=0.05))])
-def test_taking_stopped_replicas_out_changes_no_result(
-    small_graph: Graph, settings: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_taking_stopped_replicas_out_changes_no_result(small_graph, settings, monkeypatch):
     settings = replace(settings, patience=4)
     task = task_of(small_graph, [settings] * 8)
     sizes = set()
 
-    def watch(state: TrainState, stage: TrainingStage) -> None:
+    def watch(state, stage):
         if stage.name == "main":
             assert state.current is not None
             sizes.add(len(state.current.live))
@@ -390,7 +374,7 @@ def test_taking_stopped_replicas_out_changes_no_result(
             torch.testing.assert_close(shrunk.done[stage][name], value, rtol=1e-3, atol=1e-4)
 
 
-def test_replicas_taken_out_have_no_numbers_on_record(small_graph: Graph) -> None:
+def test_replicas_taken_out_have_no_numbers_on_record(small_graph):
     state = train(task_of(small_graph, [replace(PATIENT, patience=3)] * 8), HETERO)
     loss = state.history["main"]["loss"]
     assert loss.isnan().any()
@@ -402,7 +386,7 @@ def test_replicas_taken_out_have_no_numbers_on_record(small_graph: Graph) -> Non
 # A replica that diverges.
 
 
-def poisoned(state: TrainState, stage: TrainingStage) -> None:
+def poisoned(state, stage):
     """Make replica 1 infinite after three epochs of the main stage, as a huge step would."""
     current = state.current
     assert current is not None
@@ -413,9 +397,7 @@ def poisoned(state: TrainState, stage: TrainingStage) -> None:
 
 @pytest.mark.parametrize("kind", ["dense", *slow("sparse", "no edges")])
 @pytest.mark.parametrize("settings", [TINY, replace(PROPAGATED, patience=0)])
-def test_a_replica_that_diverges_does_not_disturb_the_others(
-    small_graph: Graph, settings: Any, kind: str
-) -> None:
+def test_a_replica_that_diverges_does_not_disturb_the_others(small_graph, settings, kind):
     graph = small_graph
     edges = graph.edge_index[:, :0] if kind == "no edges" else graph.edge_index
     x = graph.x if kind == "dense" else sp.csr_array(graph.x)
@@ -430,9 +412,7 @@ def test_a_replica_that_diverges_does_not_disturb_the_others(
 
 
 @pytest.mark.parametrize("replicas", [2, 5], ids=["taken out", "left in"])
-def test_a_replica_that_diverges_keeps_the_best_parameters_from_before(
-    small_graph: Graph, replicas: int
-) -> None:
+def test_a_replica_that_diverges_keeps_the_best_parameters_from_before(small_graph, replicas):
     state = train(task_of(small_graph, [TINY] * replicas), HETERO, watch=poisoned)
     assert not state.history["main"]["loss"][-1, 1].isfinite()
     assert 1 <= state.best_epoch["main"][1] <= 3
@@ -441,7 +421,7 @@ def test_a_replica_that_diverges_keeps_the_best_parameters_from_before(
         assert value.isfinite().all()
 
 
-def test_a_replica_that_was_never_finite_is_an_error(small_graph: Graph) -> None:
+def test_a_replica_that_was_never_finite_is_an_error(small_graph):
     task = task_of(small_graph, varied(TINY, lr=[0.01, 1e30]))
     told = (
         r"loss of stage 'main' was never finite in 1 of 2 runs, at first in epoch 1 of split \d, "
@@ -454,7 +434,7 @@ def test_a_replica_that_was_never_finite_is_an_error(small_graph: Graph) -> None
 # Resume.
 
 
-def snapshot(state: TrainState) -> dict[str, Any]:
+def snapshot(state):
     """Everything of a state but the time it took."""
     whole = copy.deepcopy(state)
     parts = dict(vars(whole))
@@ -464,7 +444,7 @@ def snapshot(state: TrainState) -> dict[str, Any]:
     return parts
 
 
-def assert_same_bits(one: Any, other: Any, place: str = "") -> None:
+def assert_same_bits(one, other, place=""):
     assert type(one) is type(other), place
     if isinstance(one, dict):
         assert set(one) == set(other), place
@@ -498,14 +478,12 @@ RESUMED = {
     "name",
     [pytest.param(name, marks=() if name == "stopping" else pytest.mark.slow) for name in RESUMED],
 )
-def test_a_run_cut_after_any_epoch_and_resumed_gives_the_same_bits(
-    small_graph: Graph, tmp_path: Path, name: str
-) -> None:
+def test_a_run_cut_after_any_epoch_and_resumed_gives_the_same_bits(small_graph, tmp_path, name):
     settings, entry = RESUMED[name]
     task = task_of(small_graph, settings)
     seen: list[dict[str, Any]] = []
 
-    def save(state: TrainState, stage: TrainingStage) -> None:
+    def save(state, stage):
         write_state(tmp_path / f"{len(seen)}.safetensors", state, "same")
         seen.append(snapshot(state))
 
@@ -523,7 +501,7 @@ def test_a_run_cut_after_any_epoch_and_resumed_gives_the_same_bits(
         assert_same_bits(snapshot(end), final)
 
 
-def test_a_finished_state_is_left_alone(small_graph: Graph) -> None:
+def test_a_finished_state_is_left_alone(small_graph):
     task = task_of(small_graph, [TINY] * 2)
     state = train(task, HETERO)
     before = snapshot(state)
@@ -533,7 +511,7 @@ def test_a_finished_state_is_left_alone(small_graph: Graph) -> None:
     assert_same_bits(snapshot(again), before)
 
 
-def test_seconds_are_added_up(small_graph: Graph) -> None:
+def test_seconds_are_added_up(small_graph):
     state = train(task_of(small_graph, [TINY]), HETERO)
     assert state.seconds["training"] > 0
     assert state.seconds["statistics"] > 0
@@ -545,25 +523,25 @@ def test_seconds_are_added_up(small_graph: Graph) -> None:
 class Averaging(Initialised):
     """A number that is pulled to 3 without labels, and a slow average of it."""
 
-    def __init__(self, replicas: int) -> None:
+    def __init__(self, replicas):
         super().__init__()
         self.fast = torch.nn.Parameter(torch.zeros(replicas, 1, 1))
         self.slow = torch.nn.Parameter(torch.zeros(replicas, 1, 1))
 
-    def reset_parameters(self, noise: Noise, place: str) -> None:
+    def reset_parameters(self, noise, place):
         self.fast.copy_(noise.uniform("fast", (1, 1)))
         self.slow.copy_(self.fast)
 
-    def forward(self, inputs: Any, noise: Any = None, *_: Any, penalties: bool = False) -> Output:
+    def forward(self, inputs, noise=None, *_, penalties=False):
         distance = (self.fast - 3).square().flatten()
         return Output(self.fast.expand(-1, 18, 3), {"distance": distance} if penalties else {})
 
 
-def follow(model: torch.nn.Module) -> None:
+def follow(model):
     model.slow.lerp_(model.fast, 0.5)
 
 
-def averaging_stage(task: TrainingTask, done: Any) -> TrainingStage:
+def averaging_stage(task, done):
     return main_stage(
         task,
         Averaging(len(task.replicas)),
@@ -576,14 +554,14 @@ def averaging_stage(task: TrainingTask, done: Any) -> TrainingStage:
 
 
 def test_an_unsupervised_stage_follows_its_penalties_and_ends_with_its_last_epoch(
-    small_graph: Graph, tmp_path: Path
-) -> None:
+    small_graph, tmp_path
+):
     entry = replace(HETERO, stages={"main": averaging_stage})
     task = task_of(small_graph, [replace(TINY, epochs=9, lr=0.1)] * 2)
     slow: list[Tensor] = []
     fast: list[Tensor] = []
 
-    def watch(state: TrainState, stage: TrainingStage) -> None:
+    def watch(state, stage):
         slow.append(stage.model.slow.detach().clone())
         fast.append(stage.model.fast.detach().clone())
         if state.current is not None and state.current.epoch == 4:
@@ -609,7 +587,7 @@ OF_ROWS = STATISTICS[:5]  # all but the means over neighbours, which batches can
 BATCHED = replace(TINY, statistics=OF_ROWS, batch_size=2, kpattern_weight=0.1, entropy_weight=0.5)
 
 
-def test_one_batch_of_all_nodes_is_the_full_batch(small_graph: Graph) -> None:
+def test_one_batch_of_all_nodes_is_the_full_batch(small_graph):
     plain = replace(
         TINY,
         statistics=OF_ROWS,
@@ -632,7 +610,7 @@ def test_one_batch_of_all_nodes_is_the_full_batch(small_graph: Graph) -> None:
     )
 
 
-def test_steps_in_batches_are_those_of_torchs_adam_on_each_batch(small_graph: Graph) -> None:
+def test_steps_in_batches_are_those_of_torchs_adam_on_each_batch(small_graph):
     task = task_of(small_graph, [replace(BATCHED, epochs=2, entropy_weight=0.0)])
     seen: list[TrainingStage] = []
     state = train(task, HETERO, watch=lambda _, stage: seen.append(stage))
@@ -660,10 +638,10 @@ def test_steps_in_batches_are_those_of_torchs_adam_on_each_batch(small_graph: Gr
             torch.testing.assert_close(found, value, rtol=1e-4, atol=1e-5)
 
 
-def test_batches_resume_bit_for_bit(small_graph: Graph, tmp_path: Path) -> None:
+def test_batches_resume_bit_for_bit(small_graph, tmp_path):
     task = task_of(small_graph, [BATCHED, BATCHED])
 
-    def watch(state: TrainState, stage: TrainingStage) -> None:
+    def watch(state, stage):
         if state.current is not None and state.current.epoch == 3:
             write_state(tmp_path / stage.name, state, "batches")
 
@@ -677,16 +655,14 @@ def test_batches_resume_bit_for_bit(small_graph: Graph, tmp_path: Path) -> None:
     torch.testing.assert_close(use.sum(dim=1), torch.ones(2))
 
 
-def test_a_replica_in_batches_is_the_same_alone(small_graph: Graph) -> None:
+def test_a_replica_in_batches_is_the_same_alone(small_graph):
     task = task_of(small_graph, [BATCHED, BATCHED])
     together = train(task, HETERO)
     for place in (0, 1):
         assert_replicas_agree(together, [place], train(task.subset([place]), HETERO))
 
 
-def test_evaluation_in_parts_is_that_of_all(
-    small_graph: Graph, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_evaluation_in_parts_is_that_of_all(small_graph, monkeypatch):
     task = task_of(small_graph, [BATCHED, BATCHED])
     whole = train(task, HETERO)
     expected = logits(task, HETERO, whole.done)
@@ -701,21 +677,21 @@ can_flush = pytest.mark.skipif(
 )
 
 
-def product() -> float:
+def product():
     """1e-40, or 0 where denormals are flushed."""
     return float(torch.tensor(1e-40) * 1)
 
 
 @can_flush
-def test_denormals_are_zero_inside_and_stay_outside() -> None:
+def test_denormals_are_zero_inside_and_stay_outside():
     assert product() > 0
     assert run_training_thread(lambda _: product()) == 0
     assert product() > 0
 
 
 @can_flush
-def test_gradients_are_flushed() -> None:
-    def work(_: threading.Event) -> float:
+def test_gradients_are_flushed():
+    def work(_):
         weight = torch.tensor(1e-20, requires_grad=True)
         (weight * 1e-20 * 1e-20).backward()
         assert weight.grad is not None
@@ -727,7 +703,7 @@ def test_gradients_are_flushed() -> None:
 
 @can_flush
 @pytest.mark.slow
-def test_the_workers_of_torch_flush_too() -> None:
+def test_the_workers_of_torch_flush_too():
     """In a process of its own, as the number of workers is that of a whole process."""
     script = """
 import torch
@@ -748,22 +724,22 @@ assert kept() == 4_000_000
     assert done.returncode == 0, done.stderr
 
 
-def test_the_work_has_its_own_thread_which_ends() -> None:
+def test_the_work_has_its_own_thread_which_ends():
     thread = run_training_thread(lambda _: threading.current_thread())
     assert thread is not threading.current_thread()
     assert not thread.is_alive()
 
 
-def test_without_an_interrupt_the_event_is_not_set() -> None:
+def test_without_an_interrupt_the_event_is_not_set():
     event = run_training_thread(lambda interrupted: interrupted)
     assert not event.is_set()
 
 
 @pytest.mark.parametrize("kind", [ValueError, KeyboardInterrupt, SystemExit])
-def test_exceptions_pass_through(kind: type[BaseException]) -> None:
+def test_exceptions_pass_through(kind):
     error = kind("mine")
 
-    def work(_: threading.Event) -> None:
+    def work(_):
         raise error
 
     with pytest.raises(kind) as caught:
@@ -772,7 +748,7 @@ def test_exceptions_pass_through(kind: type[BaseException]) -> None:
 
 
 @pytest.fixture
-def interruptible() -> Iterator[None]:
+def interruptible():
     """SIGINT raises KeyboardInterrupt, even where the tests run in the background."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
@@ -780,12 +756,12 @@ def interruptible() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("interruptible")
-def test_an_interrupt_sets_the_event_and_waits_for_the_work_to_end() -> None:
+def test_an_interrupt_sets_the_event_and_waits_for_the_work_to_end():
     waiting = threading.main_thread().ident
     assert waiting == threading.get_ident()
     seen: list[object] = []
 
-    def work(interrupted: threading.Event) -> str:
+    def work(interrupted):
         seen.append(interrupted.wait(0.3))  # the caller is waiting by now
         signal.pthread_kill(waiting, signal.SIGINT)
         seen.append(interrupted.wait(30))
@@ -807,11 +783,11 @@ def test_an_interrupt_sets_the_event_and_waits_for_the_work_to_end() -> None:
         ("bfloat16", "cuda", "highest"),
     ],
 )
-def test_tf32_is_for_a_gpu_and_for_a_while(precision: str, device: str, inside: str) -> None:
+def test_tf32_is_for_a_gpu_and_for_a_while(precision, device, inside):
     assert torch.get_float32_matmul_precision() == "highest"
     found = []
 
-    def work() -> None:
+    def work():
         with matmul_precision(precision, torch.device(device)):
             found.append(torch.get_float32_matmul_precision())
             raise KeyError
@@ -825,9 +801,7 @@ def test_tf32_is_for_a_gpu_and_for_a_while(precision: str, device: str, inside: 
 @pytest.mark.parametrize(
     ("is_requested", "device"), [(True, "cpu"), (False, "cpu"), (False, "cuda")]
 )
-def test_nothing_is_done_where_nothing_has_to_be(
-    is_requested: bool, device: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nothing_is_done_where_nothing_has_to_be(is_requested, device, monkeypatch):
     monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
     with deterministic_algorithms(is_requested, device):
         assert not torch.are_deterministic_algorithms_enabled()
@@ -837,9 +811,7 @@ def test_nothing_is_done_where_nothing_has_to_be(
 @pytest.mark.parametrize(
     ("before", "inside"), [(None, ":4096:8"), (":0:0", ":4096:8"), (":16:8", ":16:8")]
 )
-def test_a_gpu_is_deterministic_inside_the_block_only(
-    before: str | None, inside: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_gpu_is_deterministic_inside_the_block_only(before, inside, monkeypatch):
     monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", before or "")
     with deterministic_algorithms(True, torch.device("cuda")):
         assert torch.are_deterministic_algorithms_enabled()
@@ -852,12 +824,12 @@ def test_a_gpu_is_deterministic_inside_the_block_only(
 class Watched(TorchDispatchMode):
     """Counts sparse products, and notes those that do not go the way which keeps to one order."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, monkeypatch):
         super().__init__()
         self.ordered, self.others, self._is_inside = 0, [], False
         real = sparse.csr_matmul
 
-        def multiplied(csr: Tensor, dense: Tensor) -> Tensor:
+        def multiplied(csr, dense):
             self._is_inside = True
             self.ordered += 1
             try:
@@ -867,7 +839,7 @@ class Watched(TorchDispatchMode):
 
         monkeypatch.setattr(sparse, "csr_matmul", multiplied)
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         is_sparse = any(isinstance(a, Tensor) and a.layout is not torch.strided for a in args)
         if is_sparse and func.overloadpacket.__name__ not in NO_SUMS and not self._is_inside:
             self.others.append(str(func))
@@ -878,15 +850,15 @@ NO_SUMS = ("values", "crow_indices", "col_indices", "detach", "alias", "sparse_s
 """What is done with sparse matrices, and adds nothing up, or each entry on its own."""
 
 
-def _means() -> None:
+def _means():
     host = sp.random_array((20, 20), density=0.4, format="csr", dtype=np.float32, rng=1)
     host.indices, host.indptr = host.indices.astype(np.int32), host.indptr.astype(np.int32)
     labels = torch.arange(20).view(1, 20) % 3
     class_means_on_device(SparseMatrix(host), torch.ones(20, 2), labels, 3)
 
 
-def _trained(name: str) -> Callable[[], None]:
-    def work() -> None:
+def _trained(name):
+    def work():
         graph, cls = trading_network(120, seed=0).graph, MODELS[name].settings
         known = [info.name for info in fields(cls) if info.name.endswith("epochs")]
         replica = Replica(0, 0, cls(**dict.fromkeys(known, 1)))
@@ -911,9 +883,7 @@ def _trained(name: str) -> Callable[[], None]:
     ],
     ids=["class means", *MODELS],
 )
-def test_every_sparse_product_goes_the_way_that_keeps_to_one_order(
-    work: Callable[[], None], has_some: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_sparse_product_goes_the_way_that_keeps_to_one_order(work, has_some, monkeypatch):
     monkeypatch.setenv("HPGMN_CACHE", "off")
     with Watched(monkeypatch) as watched:
         work()
@@ -924,13 +894,13 @@ def test_every_sparse_product_goes_the_way_that_keeps_to_one_order(
 NODES = torch.tensor([0, 1])
 
 
-def stage_with(inputs: object, **values: object) -> TrainingStage:
+def stage_with(inputs, **values):
     own = {"lr": [0.01], "weight_decay": [0.0], "epochs": 1, "patience": 0} | values
     return TrainingStage("main", nn.Identity(), {"attributes": inputs}, **own)  # type: ignore[arg-type]
 
 
 @pytest.mark.filterwarnings("ignore:Sparse CSR")
-def test_the_largest_value_of_anything_that_a_model_reads() -> None:
+def test_the_largest_value_of_anything_that_a_model_reads():
     from hpgmn.graph import Graph
 
     assert largest(torch.tensor([1.0, -3.0]), NODES) == 3
@@ -971,9 +941,7 @@ def test_the_largest_value_of_anything_that_a_model_reads() -> None:
         (None, {}, {}, "Setting lr is 0.01. Lower lr."),
     ],
 )
-def test_a_cause_is_a_statistic_or_else_a_setting(
-    value: float | None, values: dict[str, object], settings: dict[str, object], told: str
-) -> None:
+def test_a_cause_is_a_statistic_or_else_a_setting(value, values, settings, told):
     stage = stage_with(None if value is None else torch.tensor([value]), **values)
     replica = Replica(0, 0, MODELS["mlp"].settings(**settings))
     assert told in explain_nonfinite_loss(stage, replica, NODES)

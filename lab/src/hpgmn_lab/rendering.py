@@ -110,10 +110,5 @@ def _environment(is_latex: bool) -> jinja2.Environment:
         keep_trailing_newline=True,
         **marks,  # type: ignore[arg-type]
     )
-    environment.filters |= {
-        "md": markdown,
-        "md_table": markdown_table,
-        "tex": latex,
-        "html": html,
-    }
+    environment.filters |= {"md": markdown, "md_table": markdown_table, "tex": latex, "html": html}
     return environment

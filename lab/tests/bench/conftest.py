@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import importlib
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -28,7 +26,7 @@ HEAD = {
 """The common fields of :func:`hpgmn_lab.bench.records.new_record`."""
 
 
-def yardstick_row(**changes: Any) -> dict[str, Any]:
+def yardstick_row(**changes):
     """A graph of the whole result, 30 times faster than the yardstick."""
     return {
         "yardstick_seconds": 3000.0,
@@ -47,7 +45,7 @@ def yardstick_row(**changes: Any) -> dict[str, Any]:
 
 
 @pytest.fixture
-def compare_record() -> dict[str, Any]:
+def compare_record():
     """As lab/benchmarks/compare.py wrote it before records had a common head."""
     equal = {
         "yardstick_per_epoch": 0.6,
@@ -63,15 +61,12 @@ def compare_record() -> dict[str, Any]:
         "version": "0",
         "date": "2026-01-01",
         "repeats": 4,
-        "whole_result": {
-            "texas": yardstick_row(ours_seconds=400.0),
-            "squirrel": yardstick_row(),
-        },
+        "whole_result": {"texas": yardstick_row(ours_seconds=400.0), "squirrel": yardstick_row()},
         "equal_sizes": {"diffusion": equal, "adjacency": equal},
     }
 
 
-def growth_size(nodes: int, seconds: float, memory: int, **changes: Any) -> dict[str, Any]:
+def growth_size(nodes, seconds, memory, **changes):
     """A size of ten edges per node; training takes all but 5 s of the time."""
     stages = {"open": 1.0, "estimator": 2.0, "statistics": 1.5, "prediction": 0.5}
     return {
@@ -94,14 +89,14 @@ def growth_size(nodes: int, seconds: float, memory: int, **changes: Any) -> dict
 
 
 @pytest.fixture
-def growth_record() -> dict[str, Any]:
+def growth_record():
     """100,000 nodes in 15 s, 1,000,000 in 240 s: 1.6 times as much per edge, less memory."""
     sizes = [growth_size(100_000, 15.0, 2**29), growth_size(1_000_000, 240.0, 4 * 2**30)]
     graph = {"nodes": [100_000, 1_000_000], "degree": 10.0, "attributes": 64, "seed": 0}
     return HEAD | {"benchmark": "growth", "graph": graph, "repeats": 1, "sizes": sizes}
 
 
-def peer(test: float | None, curve: list[tuple[float, float]], **changes: Any) -> dict[str, Any]:
+def peer(test, curve, **changes):
     """A model that was measured: one trial of two epochs of one second each."""
     trial = {
         "settings": {"lr": 0.1},
@@ -129,7 +124,7 @@ def peer(test: float | None, curve: list[tuple[float, float]], **changes: Any) -
 
 
 @pytest.fixture
-def peers_record() -> dict[str, Any]:
+def peers_record():
     """HP-GMN has 92 % after 4 s and 95 % after 5 s; gcn is slower, linkx better, one was cut."""
     models = {
         "hpgmn": peer(0.94, [(4.0, 0.92), (5.0, 0.95)]),
@@ -144,7 +139,7 @@ def peers_record() -> dict[str, Any]:
     return HEAD | {"benchmark": "peers"} | own
 
 
-def side(*scores: float, lr: float = 0.02) -> dict[str, Any]:
+def side(*scores, lr=0.02):
     """Runs on two splits that took nine seconds."""
     return {
         "test_score": list(scores),
@@ -157,7 +152,7 @@ ABOUT = {"splits": [0, 1], "test_per_train": 0.5}
 
 
 @pytest.fixture
-def forms_record() -> dict[str, Any]:
+def forms_record():
     """topk is half a point better, the sketch a point worse on every split."""
     runs = {"dense": side(0.70, 0.72), "topk": side(0.71, 0.72), "sketch": side(0.69, 0.71)}
     words = ("with self entries", "without")
@@ -170,7 +165,7 @@ def forms_record() -> dict[str, Any]:
 
 
 @pytest.fixture
-def batches_record() -> dict[str, Any]:
+def batches_record():
     """A point worse both times: by chance on squirrel, on every split on pubmed."""
     graphs = {
         "squirrel": {"all at once": side(0.70, 0.72), "in batches": side(0.67, 0.73, lr=0.01)},
@@ -184,7 +179,7 @@ def batches_record() -> dict[str, Any]:
 
 
 @pytest.fixture
-def workers_record() -> dict[str, Any]:
+def workers_record():
     """Two workers were 1.5, 2 and 1.75 times as fast as one."""
     repeats = [
         {
@@ -198,14 +193,11 @@ def workers_record() -> dict[str, Any]:
 
 
 @pytest.fixture
-def deterministic_record() -> dict[str, Any]:
+def deterministic_record():
     """gcn takes 1.5 and 2 times as long, mlp as long as without; bits of gcn need the switch."""
 
-    def measured(gcn: float, gcn_bits: str) -> dict[str, Any]:
-        models = {
-            "mlp": {"seconds": 1.0, "bits": "m"},
-            "gcn": {"seconds": gcn, "bits": gcn_bits},
-        }
+    def measured(gcn, gcn_bits):
+        models = {"mlp": {"seconds": 1.0, "bits": "m"}, "gcn": {"seconds": gcn, "bits": gcn_bits}}
         return {"models": models, "cores_taken_by_others": 0.03}
 
     repeats = [
@@ -217,7 +209,7 @@ def deterministic_record() -> dict[str, Any]:
     return HEAD | {"benchmark": "deterministic"} | own
 
 
-def shards_cost(cpu: float, read: float, written: float) -> dict[str, Any]:
+def shards_cost(cpu, read, written):
     """What eight tasks took."""
     return {
         "tasks": 8,
@@ -229,7 +221,7 @@ def shards_cost(cpu: float, read: float, written: float) -> dict[str, Any]:
 
 
 @pytest.fixture
-def shards_record() -> dict[str, Any]:
+def shards_record():
     """1,000 nodes and 10,000 edges, F = 4, C = 2, d = 16, three rounds; a µs for most edges."""
     kinds = {
         "out": shards_cost(0.01, 40_000, 130_000),
@@ -297,11 +289,11 @@ def shards_record() -> dict[str, Any]:
 
 
 @pytest.fixture
-def here(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def here(monkeypatch):
     """Run tasks in this process rather than in fresh ones; returns the list of tasks run."""
     done: list[str] = []
 
-    def run_task(task: str, *, timeout: Any = None, threads: Any = None, **arguments: Any) -> Any:
+    def run_task(task, *, timeout=None, threads=None, **arguments):
         done.append(task)
         module, function = TASKS[task]
         return getattr(importlib.import_module(f"hpgmn_lab.bench.{module}"), function)(**arguments)
@@ -312,5 +304,5 @@ def here(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 @pytest.fixture
-def call(tmp_path: Path) -> Call:
+def call(tmp_path):
     return Call("hpgmn bench NAME", "cpu", tmp_path / "out")

@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from hpgmn.base.errors import SettingError
-from hpgmn.graph import Graph
 from hpgmn.graph.files import write_graph
 from hpgmn.models.shipped import settings_for
 from hpgmn_lab.bench import batches
-from hpgmn_lab.bench.records import Call
 
 SHORT = {"epochs": 3, "estimator_epochs": 2, "hidden_dim": 4}
 
 
-def test_both_variants_are_trained_on_the_same_splits(
-    call: Call, small_graph: Graph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_both_variants_are_trained_on_the_same_splits(call, small_graph, tmp_path, monkeypatch):
     path = tmp_path / "own.npz"
     write_graph(small_graph, path)
     monkeypatch.setattr(batches, "settings_for", lambda name: SHORT)
@@ -37,7 +32,7 @@ def test_both_variants_are_trained_on_the_same_splits(
     assert content["protocol"] is None
 
 
-def test_learning_rates_are_fractions_of_the_shipped_one() -> None:
+def test_learning_rates_are_fractions_of_the_shipped_one():
     variants = batches.variants_of("squirrel", 256, [1.0, 0.25], {"epochs": 5})
     [full], batched = variants[batches.BASE], variants[batches.BATCHED]
     assert (full["lr"], full["epochs"]) == (0.02, 250)
@@ -46,7 +41,7 @@ def test_learning_rates_are_fractions_of_the_shipped_one() -> None:
     assert {candidate["batch_size"] for candidate in batched} == {256}
 
 
-def test_neither_variant_has_means_over_neighbours() -> None:
+def test_neither_variant_has_means_over_neighbours():
     shipped = settings_for("squirrel")["statistics"]
     assert "neighbor_class_means" in shipped
     variants = batches.variants_of("squirrel", 256, [1.0], {})
@@ -54,12 +49,12 @@ def test_neither_variant_has_means_over_neighbours() -> None:
         assert settings["statistics"] == [name for name in shipped if "neighbor" not in name]
 
 
-def test_citation_graphs_have_the_ten_splits_of_their_protocol() -> None:
+def test_citation_graphs_have_the_ten_splits_of_their_protocol():
     assert batches.protocol_of("pubmed") == "geom-gcn"
     assert batches.protocol_of("squirrel") is None
 
 
-def test_tables_of_a_record(batches_record: dict[str, Any]) -> None:
+def test_tables_of_a_record(batches_record):
     table, bars = batches.tables(batches_record)
     assert table.columns[1] == "rows (batches of 64)"
     assert table.rows[0] == ["squirrel", "all at once", "0.02", "71.0 ± 1.4", "", "9"]
@@ -72,6 +67,6 @@ def test_tables_of_a_record(batches_record: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("factors", ["1,0", ""])
-def test_learning_rate_factors_are_positive(call: Call, factors: str) -> None:
+def test_learning_rate_factors_are_positive(call, factors):
     with pytest.raises(SettingError, match="--lr-factors takes numbers"):
         batches.measure(call, lr_factors=factors)

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import torch
 
 from hpgmn.base.errors import HPGMNError
 from hpgmn_lab.bench import deterministic
-from hpgmn_lab.bench.records import Call
 
 
-def test_every_model_is_trained_and_a_cpu_repeats_its_results() -> None:
+def test_every_model_is_trained_and_a_cpu_repeats_its_results():
     sides = [deterministic.train_models(["mlp", "gcn"], 120, 2, "cpu", on) for on in (False, True)]
     for name in ("mlp", "gcn"):
         first, second = (side["models"][name] for side in sides)
@@ -25,12 +23,12 @@ def test_every_model_is_trained_and_a_cpu_repeats_its_results() -> None:
     assert not torch.are_deterministic_algorithms_enabled()
 
 
-def test_the_option_is_on_for_one_side_only(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_option_is_on_for_one_side_only(monkeypatch):
     monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     seen = []
     fitted = SimpleNamespace(logits=torch.zeros(1), done={})
 
-    def fit(*_: Any, **__: Any) -> Any:
+    def fit(*_, **__):
         seen.append(torch.are_deterministic_algorithms_enabled())
         return fitted
 
@@ -41,8 +39,8 @@ def test_the_option_is_on_for_one_side_only(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.parametrize("changed", ["logits", "weight"])
-def test_any_changed_bit_changes_the_digest(changed: str) -> None:
-    def fitted(by: float) -> Any:
+def test_any_changed_bit_changes_the_digest(changed):
+    def fitted(by):
         tensors = {"logits": torch.ones(2, 3), "weight": torch.ones(2, 2)}
         tensors[changed][1, 1] += by
         stages = {"main": {"weight": tensors["weight"]}}
@@ -52,10 +50,10 @@ def test_any_changed_bit_changes_the_digest(changed: str) -> None:
     assert deterministic.digest(fitted(0)) != deterministic.digest(fitted(2**-23))
 
 
-def test_both_sides_alternate(call: Call, here: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_both_sides_alternate(call, here, monkeypatch):
     order: list[bool] = []
 
-    def train_models(models: Any, nodes: int, epochs: int, device: str, is_deterministic: bool):  # type: ignore[no-untyped-def]
+    def train_models(models, nodes, epochs, device, is_deterministic):  # type: ignore[no-untyped-def]
         order.append(is_deterministic)
         assert (models, nodes, epochs) == (["mlp"], 200, 7)
         result = {"mlp": {"seconds": 3.0 if is_deterministic else 2.0, "bits": "b"}}
@@ -68,7 +66,7 @@ def test_both_sides_alternate(call: Call, here: list[str], monkeypatch: pytest.M
     assert deterministic.ratios(record) == {"mlp": 1.5}
 
 
-def test_table_and_summary_of_a_record(deterministic_record: dict[str, Any]) -> None:
+def test_table_and_summary_of_a_record(deterministic_record):
     [table] = deterministic.tables(deterministic_record)
     assert table.title == "2,000 nodes, 10 splits, 200 epochs, 2 repeats:"
     assert table.rows == [
@@ -86,6 +84,6 @@ def test_table_and_summary_of_a_record(deterministic_record: dict[str, Any]) -> 
 
 
 @pytest.mark.parametrize("models", ["gnc", ""])
-def test_models_must_exist(call: Call, models: str) -> None:
+def test_models_must_exist(call, models):
     with pytest.raises(HPGMNError, match=r"gnc|--models"):
         deterministic.measure(call, models=models)

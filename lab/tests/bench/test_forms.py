@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,6 @@ from hpgmn.base.errors import SettingError
 from hpgmn.graph.files import write_graph
 from hpgmn.graph.synthetic import trading_network
 from hpgmn_lab.bench import forms
-from hpgmn_lab.bench.records import Call
 
 SHORT = {
     **{"epochs": 3, "estimator_epochs": 2, "hidden_dim": 4, "num_patterns": 3, "patience": 0},
@@ -23,13 +21,13 @@ ASSIGNMENTS = [f"{key}={value}" for key, value in SHORT.items()]
 
 
 @pytest.fixture
-def source(tmp_path: Path) -> str:
+def source(tmp_path):
     graph = trading_network(150, num_features=4, degree=4, seed=1).graph
     write_graph(graph, tmp_path / "own.npz")
     return str(tmp_path / "own.npz")
 
 
-def test_errors_are_those_against_the_inverse() -> None:
+def test_errors_are_those_against_the_inverse():
     """Row errors of the 8 largest entries; the sketch's Gram matrix is off by about tr/(√d·‖G‖)."""
     graph = trading_network(150, num_features=4, degree=4, seed=1).graph
     settings = forms.settings_of("own", "dense", SHORT | {"teleport": 0.3})
@@ -49,7 +47,7 @@ def test_errors_are_those_against_the_inverse() -> None:
         assert rough / 2 < errors["sketch"][kind] < 2 * rough
 
 
-def test_every_form_is_trained_on_the_same_splits(call: Call, source: str) -> None:
+def test_every_form_is_trained_on_the_same_splits(call, source):
     options: dict[str, Any] = {"graphs": source, "error_graphs": source, "splits": "0,2"}
     record = forms.measure(call, seeds=2, set_=ASSIGNMENTS, **options)
     content = record["graphs"]["own"]
@@ -68,12 +66,10 @@ def test_every_form_is_trained_on_the_same_splits(call: Call, source: str) -> No
 
 
 @pytest.mark.parametrize(("dropouts", "expected"), [("0.5,0", [0.5, 0.0]), ("", [0.6])])
-def test_the_dropout_of_each_form_is_selected(
-    call: Call, source: str, monkeypatch: pytest.MonkeyPatch, dropouts: Any, expected: Any
-) -> None:
+def test_the_dropout_of_each_form_is_selected(call, source, monkeypatch, dropouts, expected):
     rates: dict[str, list[float]] = {}
 
-    def train_variants(call: Any, graph: Any, variants: Any, *_: Any) -> dict[str, Any]:
+    def train_variants(call, graph, variants, *_):
         for form, candidates in variants.items():
             rates[form] = [candidate["diffusion_dropout"] for candidate in candidates]
         return {}
@@ -84,7 +80,7 @@ def test_the_dropout_of_each_form_is_selected(
     assert rates == dict.fromkeys(("dense", "topk", "sketch"), expected)
 
 
-def test_settings_are_the_shipped_ones_with_other_statistics() -> None:
+def test_settings_are_the_shipped_ones_with_other_statistics():
     settings = forms.settings_of("squirrel", "topk", {"lr": "0.5"})
     assert settings["statistics"] == forms.STATISTICS
     assert settings["diffusion_form"] == "topk"
@@ -92,7 +88,7 @@ def test_settings_are_the_shipped_ones_with_other_statistics() -> None:
     assert settings["lr"] == 0.5
 
 
-def test_tables_of_a_record(forms_record: dict[str, Any]) -> None:
+def test_tables_of_a_record(forms_record):
     errors, scores, bars = forms.tables(forms_record)
     assert errors.rows == [["texas", "0.185", "0.3", "0.41", "0.19"]]
     assert [row[:4] for row in scores.rows] == [
@@ -107,6 +103,6 @@ def test_tables_of_a_record(forms_record: dict[str, Any]) -> None:
     assert forms.tables(forms_record | {"errors": {}, "graphs": {}}) == []
 
 
-def test_the_form_itself_is_no_option(call: Call, source: str) -> None:
+def test_the_form_itself_is_no_option(call, source):
     with pytest.raises(SettingError, match="diffusion_form"):
         forms.measure(call, graphs=source, set_=["diffusion_form=topk"])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,7 +17,7 @@ SPEC = GraphSpec(nodes=300, degree=4.0, attributes=3, seed=2)
 
 
 @pytest.mark.usefixtures("here")
-def test_the_folder_holds_the_trading_network_of_those_parameters(tmp_path: Path) -> None:
+def test_the_folder_holds_the_trading_network_of_those_parameters(tmp_path):
     facts = generate(SPEC, tmp_path)
     graph = read_graph(facts["path"])
     expected, best = trading_network(
@@ -31,9 +30,7 @@ def test_the_folder_holds_the_trading_network_of_those_parameters(tmp_path: Path
     assert facts["best_accuracy"] == best
 
 
-def test_a_graph_is_generated_again_only_if_its_parameters_differ(
-    tmp_path: Path, here: list[str]
-) -> None:
+def test_a_graph_is_generated_again_only_if_its_parameters_differ(tmp_path, here):
     first = generate(SPEC, tmp_path)
     assert generate(SPEC, tmp_path) == first
     assert len(here) == 1
@@ -56,19 +53,19 @@ def test_a_graph_is_generated_again_only_if_its_parameters_differ(
         ({"seed": -1}, "--seed must be at least 0"),
     ],
 )
-def test_impossible_sizes_are_refused(changes: dict[str, float], message: str) -> None:
+def test_impossible_sizes_are_refused(changes, message):
     with pytest.raises(SettingError, match=message):
         replace(SPEC, **changes)  # type: ignore[arg-type]
 
 
 @pytest.mark.usefixtures("here")
-def test_an_unwritable_folder_is_refused(tmp_path: Path) -> None:
+def test_an_unwritable_folder_is_refused(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(HPGMNError):
         generate(SPEC, tmp_path / "file")
 
 
-def test_settings_for_large_graphs_are_valid_and_can_be_changed() -> None:
+def test_settings_for_large_graphs_are_valid_and_can_be_changed():
     assert large_settings({}).batch_size == LARGE["batch_size"]
     assert large_settings({"epochs": "3"}).epochs == 3
     with pytest.raises(SettingError, match="hiden_dim"):

@@ -3,27 +3,23 @@
 from __future__ import annotations
 
 import time
-from typing import Any
 
 import pytest
 
 from hpgmn.base.errors import SettingError
 from hpgmn_lab.bench import growth
 from hpgmn_lab.bench.process import ProcessFailed
-from hpgmn_lab.bench.records import Call
 
 from .conftest import growth_size
 
 FEW = ["estimator_epochs=1", "hidden_dim=8", "num_patterns=4"]
 
 
-def measure(call: Call, nodes: str, **more: Any) -> dict[str, Any]:
+def measure(call, nodes, **more):
     return growth.measure(call, nodes, degree=4.0, attributes=4, epochs=2, set_=FEW, **more)
 
 
-def test_stages_add_up_to_the_whole_run(
-    call: Call, here: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_stages_add_up_to_the_whole_run(call, here, capsys):
     started = time.perf_counter()
     record = measure(call, "200,400", repeats=3)
     elapsed = time.perf_counter() - started
@@ -49,10 +45,10 @@ def test_stages_add_up_to_the_whole_run(
 
 
 @pytest.mark.usefixtures("here")
-def test_a_failing_size_ends_the_benchmark(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failing_size_ends_the_benchmark(call, monkeypatch):
     original = growth.run_stages
 
-    def run_stages(path: str, **more: Any) -> Any:
+    def run_stages(path, **more):
         if "n400" in path:
             raise ProcessFailed("out of memory", "Choose smaller sizes")
         return original(path, **more)
@@ -70,7 +66,7 @@ def test_a_failing_size_ends_the_benchmark(call: Call, monkeypatch: pytest.Monke
         measure(call, "400")
 
 
-def test_the_bars_of_a_record(growth_record: dict[str, Any]) -> None:
+def test_the_bars_of_a_record(growth_record):
     bars = {bar.what: (bar.value, bar.verdict) for bar in growth.bars(growth_record)}
     ratio, verdict = bars["whole run per edge, against the size before"]
     assert ratio == pytest.approx(240 / 15 / 10)
@@ -82,7 +78,7 @@ def test_the_bars_of_a_record(growth_record: dict[str, Any]) -> None:
     assert {bar.verdict for bar in growth.bars(growth_record)} == {"out of memory"}
 
 
-def test_the_bars_of_a_gpu(growth_record: dict[str, Any]) -> None:
+def test_the_bars_of_a_gpu(growth_record):
     growth_record["device_kind"] = "cuda"
     for size, memory in zip(growth_record["sizes"], (2**28, 11 * 2**28), strict=True):
         size["device_peak_bytes"] = memory
@@ -94,17 +90,17 @@ def test_the_bars_of_a_gpu(growth_record: dict[str, Any]) -> None:
     assert memory[1:] == ["0.25", "2.75"]
 
 
-def test_memory_above_start_up_is_never_nothing() -> None:
+def test_memory_above_start_up_is_never_nothing():
     assert growth.working_bytes(growth_size(1000, 10.0, 2**20)) == 2**20
     assert growth.working_bytes(growth_size(1000, 10.0, -9)) == 4096
 
 
-def test_one_size_has_no_ratio(growth_record: dict[str, Any]) -> None:
+def test_one_size_has_no_ratio(growth_record):
     growth_record["sizes"] = [growth_size(1000, 10.0, 2**20)]
     assert [bar.verdict for bar in growth.bars(growth_record)] == ["needs two sizes"] * 2
 
 
-def test_tables_show_seconds_costs_and_ratios(growth_record: dict[str, Any]) -> None:
+def test_tables_show_seconds_costs_and_ratios(growth_record):
     runs, costs, bars = growth.tables(growth_record)
     assert runs.columns == ("nodes", "100,000", "1,000,000")
     rows = {row[0]: row[1:] for row in runs.rows}
@@ -122,6 +118,6 @@ def test_tables_show_seconds_costs_and_ratios(growth_record: dict[str, Any]) -> 
 
 
 @pytest.mark.parametrize("sizes", ["400,200", "200,200"])
-def test_sizes_must_increase(call: Call, sizes: str) -> None:
+def test_sizes_must_increase(call, sizes):
     with pytest.raises(SettingError, match="--nodes takes increasing sizes"):
         measure(call, sizes)

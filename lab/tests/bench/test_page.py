@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -40,21 +39,21 @@ RELIABILITY = """# Reliability
 """
 
 
-def test_without_records_the_page_has_no_sections(tmp_path: Path) -> None:
+def test_without_records_the_page_has_no_sections(tmp_path):
     assert "##" not in benchmarks_page({"yardstick-texas": {}}, tmp_path)
 
 
 def test_every_record_has_its_section_machine_and_command(
-    tmp_path: Path,
-    compare_record: dict[str, Any],
-    growth_record: dict[str, Any],
-    peers_record: dict[str, Any],
-    forms_record: dict[str, Any],
-    batches_record: dict[str, Any],
-    workers_record: dict[str, Any],
-    shards_record: dict[str, Any],
-    deterministic_record: dict[str, Any],
-) -> None:
+    tmp_path,
+    compare_record,
+    growth_record,
+    peers_record,
+    forms_record,
+    batches_record,
+    workers_record,
+    shards_record,
+    deterministic_record,
+):
     records = {
         "workers": workers_record,
         "compare": compare_record,
@@ -83,9 +82,7 @@ def test_every_record_has_its_section_machine_and_command(
     assert "\n\n\n" not in text
 
 
-def test_two_records_of_one_benchmark_have_headings_and_pictures(
-    tmp_path: Path, growth_record: dict[str, Any]
-) -> None:
+def test_two_records_of_one_benchmark_have_headings_and_pictures(tmp_path, growth_record):
     gpu = growth_record | {"device_kind": "cuda", "device": "a GPU"}
     for size in gpu["sizes"]:
         size["device_peak_bytes"] = 2**30
@@ -98,12 +95,12 @@ def test_two_records_of_one_benchmark_have_headings_and_pictures(
     assert "![Growth](pictures/growth-gpu.svg)" in text
 
 
-def test_an_unknown_benchmark_is_refused(tmp_path: Path) -> None:
+def test_an_unknown_benchmark_is_refused(tmp_path):
     with pytest.raises(HPGMNError, match=r"grwth.*Did you mean 'growth'"):
         benchmarks_page({"grwth": {}}, tmp_path)
 
 
-def test_parts_between_markers_are_replaced() -> None:
+def test_parts_between_markers_are_replaced():
     text = "a\n<!-- x: begin -->earlier text<!-- x: end -->\nb"
     assert replace_part(text, "x", r"\1 new") == (
         "a\n<!-- x: begin -->\n\n\\1 new\n\n<!-- x: end -->\nb"
@@ -112,7 +109,7 @@ def test_parts_between_markers_are_replaced() -> None:
         replace_part(text, "y", "")
 
 
-def test_scale_has_measured_costs_and_a_plan(shards_record: dict[str, Any]) -> None:
+def test_scale_has_measured_costs_and_a_plan(shards_record):
     text = scale_page(SCALE, {"shards": shards_record})
     assert text.startswith("# Scale\n<!-- measured: begin -->\n\n1,000 nodes, 10,000 edges, F = 4,")
     assert "earlier text" not in text
@@ -133,9 +130,7 @@ def test_scale_has_measured_costs_and_a_plan(shards_record: dict[str, Any]) -> N
         scale_page(text, {})
 
 
-def test_reliability_has_the_figures_of_each_row(
-    tmp_path: Path, deterministic_record: dict[str, Any]
-) -> None:
+def test_reliability_has_the_figures_of_each_row(tmp_path, deterministic_record):
     path = tmp_path / "soak.jsonl"
     figures = {"kills_survived": 1200, "hours": 0.5, "seed": 7}
     append_soak_record(path, "a", "Nothing is lost.", "tests/test_a.py::test_x[1]", 59.96, figures)
@@ -155,14 +150,14 @@ def test_reliability_has_the_figures_of_each_row(
     assert reliability_page(text, soak, {"deterministic": deterministic_record}) == text
 
 
-def test_reliability_without_records_names_the_commands() -> None:
+def test_reliability_without_records_names_the_commands():
     text = reliability_page(RELIABILITY, {}, {})
     assert "| `tests/test_a.py` | – |" in text
     assert "`make soak` writes one" in text
     assert "`hpgmn bench deterministic` measures one" in text
 
 
-def test_a_long_run_on_two_days_and_machines_names_both(tmp_path: Path) -> None:
+def test_a_long_run_on_two_days_and_machines_names_both(tmp_path):
     append_soak_record(tmp_path / "s.jsonl", "a", "One.", "t::a", 60, {})
     record = read_records(tmp_path / "s.jsonl")["a"]
     soak = {
@@ -175,11 +170,8 @@ def test_a_long_run_on_two_days_and_machines_names_both(tmp_path: Path) -> None:
 
 
 def test_main_adds_a_record_and_writes_the_pages_or_none(
-    tmp_path: Path,
-    growth_record: dict[str, Any],
-    shards_record: dict[str, Any],
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+    tmp_path, growth_record, shards_record, capsys
+):
     results, docs, out = tmp_path / "results", tmp_path / "docs", tmp_path / "bench"
     docs.mkdir()
     out.mkdir()
@@ -206,7 +198,7 @@ def test_main_adds_a_record_and_writes_the_pages_or_none(
 
 
 @pytest.mark.parametrize("name", ["BENCHMARKS.md", "SCALE.md", "RELIABILITY.md"])
-def test_committed_pages_are_up_to_date(name: str) -> None:
+def test_committed_pages_are_up_to_date(name):
     records = read_records(ROOT / "lab" / "results" / BENCHMARK_RECORDS)
     soak = dict(sorted(read_records(ROOT / "lab" / "results" / SOAK_RECORDS).items()))
     written = (ROOT / "docs" / name).read_text(encoding="utf-8")
@@ -218,7 +210,7 @@ def test_committed_pages_are_up_to_date(name: str) -> None:
     assert written == pages[name](), f"docs/{name} is out of date: make results"
 
 
-def test_every_test_named_in_reliability_exists() -> None:
+def test_every_test_named_in_reliability_exists():
     text = (ROOT / "docs" / "RELIABILITY.md").read_text(encoding="utf-8")
     named = set(re.findall(r"`(tests/[\w/]+\.py)(?:::(\w+))?`", text))
     assert len(named) > 20

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 import pytest
@@ -25,12 +24,11 @@ from hpgmn_lab.bench.paired import (
     train_variants,
 )
 from hpgmn_lab.bench.process import fit_once
-from hpgmn_lab.bench.records import Call
 
 SHORT = {"epochs": 3, "estimator_epochs": 2, "hidden_dim": 4, "num_patterns": 3, "patience": 0}
 
 
-def runs(graph: Graph, call: Call, *candidates: dict[str, Any], seeds: int = 1) -> Any:
+def runs(graph, call, *candidates, seeds=1):
     variants = {"a variant": [complete(SHORT | candidate) for candidate in candidates]}
     result = train_variants(call, graph, variants, [1, 0], seeds)
     assert result["splits"] == [1, 0]
@@ -38,7 +36,7 @@ def runs(graph: Graph, call: Call, *candidates: dict[str, Any], seeds: int = 1) 
     return result["runs"]["a variant"]
 
 
-def test_runs_are_those_of_the_model_alone(small_graph: Graph, call: Call) -> None:
+def test_runs_are_those_of_the_model_alone(small_graph, call):
     result = runs(small_graph, call, {}, seeds=2)
     settings = make_settings(find_model("hpgmn").settings, SHORT)
     expected = []
@@ -53,13 +51,11 @@ def test_runs_are_those_of_the_model_alone(small_graph: Graph, call: Call) -> No
     assert result["metric"] == "accuracy"
 
 
-def test_only_the_candidate_selected_on_validation_is_tested(
-    small_graph: Graph, call: Call, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_the_candidate_selected_on_validation_is_tested(small_graph, call, monkeypatch):
     tested = []
     original = paired.scores
 
-    def count(*arguments: Any) -> list[float]:
+    def count(*arguments):
         tested.append(arguments)
         return original(*arguments)
 
@@ -72,9 +68,7 @@ def test_only_the_candidate_selected_on_validation_is_tested(
     assert len(tested) == 1
 
 
-def test_finished_variants_are_reused(
-    small_graph: Graph, call: Call, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_finished_variants_are_reused(small_graph, call, monkeypatch):
     first = runs(small_graph, call, {})
     monkeypatch.setattr(paired, "fit_replicas", None)
     assert runs(small_graph, call, {}) == first
@@ -82,7 +76,7 @@ def test_finished_variants_are_reused(
         runs(small_graph, call, {"lr": 0.5})
 
 
-def test_splits_are_all_or_the_requested_ones(small_graph: Graph) -> None:
+def test_splits_are_all_or_the_requested_ones(small_graph):
     assert checked_splits(small_graph, None) == [0, 1]
     assert checked_splits(small_graph, [1]) == [1]
     with pytest.raises(GraphError, match="0 to 1"):
@@ -91,7 +85,7 @@ def test_splits_are_all_or_the_requested_ones(small_graph: Graph) -> None:
         checked_splits(Graph(small_graph.x, small_graph.edge_index, small_graph.y), None)
 
 
-def test_differences_are_paired_over_splits_and_corrected() -> None:
+def test_differences_are_paired_over_splits_and_corrected():
     scores = {"new": [0.9, 0.8, 0.85], "base": [0.88, 0.8, 0.8]}
     content = {"splits": [0, 1, 2], "test_per_train": 0.5}
     content["runs"] = {name: {"test_score": values} for name, values in scores.items()}
@@ -105,7 +99,7 @@ def test_differences_are_paired_over_splits_and_corrected() -> None:
     assert score_text(scores["new"]) == "85.0 ± 5.0"
 
 
-def test_a_difference_is_judged_by_its_mean_or_by_its_interval() -> None:
+def test_a_difference_is_judged_by_its_mean_or_by_its_interval():
     near, far = (Difference(mean, mean - 1, mean + 1, 10, "splits") for mean in (-0.7, -2.0))
     assert difference_bar("a", near).verdict == "short by 0.20 points"
     assert difference_bar("a", near, zero_suffices=True).verdict.startswith("reached: ")

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import importlib.util
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from hpgmn.base.errors import HPGMNError, SettingError
-from hpgmn.graph import Graph
 from hpgmn.graph.files import write_graph
 from hpgmn_lab.bench import peers
 from hpgmn_lab.bench.process import ProcessFailed
-from hpgmn_lab.bench.records import Call
 
 FEW = ["hpgmn.estimator_epochs=1", "hpgmn.hidden_dim=8", "hpgmn.num_patterns=4"]
 
 
-def measure(call: Call, **more: Any) -> dict[str, Any]:
+def measure(call, **more):
     options: dict[str, Any] = {
         "nodes": 200,
         "degree": 4.0,
@@ -32,7 +29,7 @@ def measure(call: Call, **more: Any) -> dict[str, Any]:
     return peers.measure(call, **options | more)
 
 
-def test_every_model_has_its_trials_on_the_same_graph(call: Call, here: list[str]) -> None:
+def test_every_model_has_its_trials_on_the_same_graph(call, here):
     record = measure(call)
     assert here == ["graph", "peer", "peer", "peer"]
     assert list(record["models"]) == ["hpgmn", "mlp", "pyg-mlp"]
@@ -50,7 +47,7 @@ def test_every_model_has_its_trials_on_the_same_graph(call: Call, here: list[str
 
 
 @pytest.mark.usefixtures("here")
-def test_another_graph_may_be_named(call: Call, small_graph: Graph, tmp_path: Path) -> None:
+def test_another_graph_may_be_named(call, small_graph, tmp_path):
     path = tmp_path / "mine.npz"
     write_graph(small_graph, path)
     record = measure(call, graph=str(path), models="mlp", split=1)
@@ -60,10 +57,8 @@ def test_another_graph_may_be_named(call: Call, small_graph: Graph, tmp_path: Pa
         measure(call, graph=str(path), split=2)
 
 
-def test_the_other_models_continue_when_one_fails(
-    call: Call, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def run_task(task: str, **arguments: Any) -> dict[str, Any]:
+def test_the_other_models_continue_when_one_fails(call, monkeypatch, capsys):
+    def run_task(task, **arguments):
         if arguments["model"] == "mlp":
             raise ProcessFailed("out of memory", "Choose smaller sizes")
         return {key: arguments[key] for key in ("limit", "timeout")}
@@ -84,7 +79,7 @@ def test_the_other_models_continue_when_one_fails(
 BEST = {"best_accuracy": 0.97}
 
 
-def test_the_race_is_to_the_peers_own_best_score(peers_record: dict[str, Any]) -> None:
+def test_the_race_is_to_the_peers_own_best_score(peers_record):
     assert peers.best_validation(peers_record, "gcn") == 0.60
     assert peers.seconds_to(peers_record, "gcn", 0.60) == 6.0
     assert peers.seconds_to(peers_record, "hpgmn", 0.60) == 4.0
@@ -97,7 +92,7 @@ def test_the_race_is_to_the_peers_own_best_score(peers_record: dict[str, Any]) -
     assert peers.times_faster(peers_record, "appnp") is None
 
 
-def test_the_bars_of_a_record(peers_record: dict[str, Any]) -> None:
+def test_the_bars_of_a_record(peers_record):
     words = {bar.what: bar.verdict for bar in peers.bars(peers_record)}
     assert words == {
         "test accuracy minus that of the best peer (linkx)": "short by 0.30 points",
@@ -111,19 +106,19 @@ def test_the_bars_of_a_record(peers_record: dict[str, Any]) -> None:
     assert words["times faster than linkx to its best validation score"] == "out of memory"
 
 
-def test_without_a_peer_there_is_nothing_to_compare(peers_record: dict[str, Any]) -> None:
+def test_without_a_peer_there_is_nothing_to_compare(peers_record):
     peers_record["models"] = {"hpgmn": peers_record["models"]["hpgmn"]}
     assert [bar.verdict for bar in peers.bars(peers_record)] == ["not measured"]
 
 
-def test_tables_of_a_record(peers_record: dict[str, Any]) -> None:
+def test_tables_of_a_record(peers_record):
     costs, races, bars = peers.tables(peers_record)
     rows = {row[0]: row[1:] for row in costs.rows}
     assert rows["hpgmn"] == ["94.0", "", "95.0", "3.00", "1.000", "1.00", ""]
     assert rows["gcn"] == ["50.0", "-44.0", "60.0", "4.00", "1.000", "1.00", ""]
     assert rows["appnp"] == [*["–"] * 6, "Out of memory while training appnp."]
     assert rows["PyG GCN"] == [
-        *("–", "–", "93.0", "1.00", "1.000", "1.00", "cut after 1 of 2 epochs"),
+        *("–", "–", "93.0", "1.00", "1.000", "1.00", "cut after 1 of 2 epochs")
     ]
     assert races.rows == [
         ["gcn", "60.0", "6.0", "4.0", "1.50"],
@@ -135,9 +130,7 @@ def test_tables_of_a_record(peers_record: dict[str, Any]) -> None:
     assert all(len(row) == len(costs.columns) for row in costs.rows)
 
 
-def test_tables_show_the_memory_of_a_gpu_and_trials_that_were_not_begun(
-    peers_record: dict[str, Any],
-) -> None:
+def test_tables_show_the_memory_of_a_gpu_and_trials_that_were_not_begun(peers_record):
     peers_record["device_kind"] = "cuda"
     for own in peers_record["models"].values():
         own["device_peak_bytes"] = 2**31
@@ -155,14 +148,12 @@ def test_tables_show_the_memory_of_a_gpu_and_trials_that_were_not_begun(
         ({"set_": ["mlp.lr=fast"]}, "'lr'"),
     ],
 )
-def test_invalid_options_are_refused_before_any_work(
-    call: Call, more: dict[str, Any], message: str
-) -> None:
+def test_invalid_options_are_refused_before_any_work(call, more, message):
     with pytest.raises(SettingError, match=message):
         measure(call, **more)
 
 
-def test_all_models_have_equally_many_trials_and_equal_width() -> None:
+def test_all_models_have_equally_many_trials_and_equal_width():
     for name, trials in peers.TRIALS.items():
         assert len(trials) == 4
         assert {one["hidden_dim"] for one in peers.candidates_of(name, 4, 9, {})} == {64}

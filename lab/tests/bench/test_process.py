@@ -10,7 +10,6 @@ import sys
 import time
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import psutil
@@ -20,7 +19,6 @@ import hpgmn
 import hpgmn_lab
 from hpgmn.base.errors import HPGMNError
 from hpgmn.base.machine import reset_peak_memory
-from hpgmn.graph import Graph
 from hpgmn.models.hpgmn import HPGMNSettings
 from hpgmn.training.replicas import Progress
 from hpgmn_lab.bench import graphs, process
@@ -37,7 +35,7 @@ SPEC = {"nodes": 100, "degree": 2.0, "attributes": 2, "seed": 5}
 
 
 @pytest.mark.slow
-def test_a_task_runs_in_a_fresh_process(tmp_path: Path) -> None:
+def test_a_task_runs_in_a_fresh_process(tmp_path):
     facts = run_task("graph", spec=SPEC, folder=str(tmp_path))
     assert Path(facts["path"]).parent == tmp_path
     assert facts["parameters"]["seed"] == 5
@@ -45,7 +43,7 @@ def test_a_task_runs_in_a_fresh_process(tmp_path: Path) -> None:
         run_task("graph", spec=SPEC | {"nodes": 99}, folder=str(tmp_path))
 
 
-def test_every_task_exists() -> None:
+def test_every_task_exists():
     for module, function in process.TASKS.values():
         assert callable(getattr(importlib.import_module(f"hpgmn_lab.bench.{module}"), function))
 
@@ -59,9 +57,7 @@ def test_every_task_exists() -> None:
         (1, HPGMNError, "'graph' exited with code 1"),
     ],
 )
-def test_exit_codes_become_errors(
-    monkeypatch: pytest.MonkeyPatch, code: int, error: type[BaseException], message: str
-) -> None:
+def test_exit_codes_become_errors(monkeypatch, code, error, message):
     monkeypatch.setattr(
         subprocess, "run", lambda command, **_: subprocess.CompletedProcess(command, code)
     )
@@ -69,10 +65,10 @@ def test_exit_codes_become_errors(
         run_task("graph")
 
 
-def test_a_process_is_killed_after_its_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_is_killed_after_its_timeout(monkeypatch):
     original = subprocess.run
 
-    def run(command: list[str], **options: Any) -> subprocess.CompletedProcess[bytes]:
+    def run(command, **options):
         return original([sys.executable, "-c", "import time; time.sleep(30)"], **options)
 
     monkeypatch.setattr(subprocess, "run", run)
@@ -80,7 +76,7 @@ def test_a_process_is_killed_after_its_timeout(monkeypatch: pytest.MonkeyPatch) 
         run_task("graph", timeout=0.2)
 
 
-def test_the_environment_has_both_packages_and_the_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_environment_has_both_packages_and_the_threads(monkeypatch):
     monkeypatch.setenv("PYTHONPATH", "elsewhere")
     monkeypatch.setenv("OMP_NUM_THREADS", "7")
     sources = [str(Path(package.__file__).parents[1]) for package in (hpgmn, hpgmn_lab)]
@@ -89,7 +85,7 @@ def test_the_environment_has_both_packages_and_the_threads(monkeypatch: pytest.M
     assert process.environment(1)["OMP_NUM_THREADS"] == "1"
 
 
-def answer(tmp_path: Path, **arguments: Any) -> tuple[int, Any]:
+def answer(tmp_path, **arguments):
     request, answered = tmp_path / "request.json", tmp_path / "answer.json"
     request.write_text(json.dumps({"task": "graph", "arguments": arguments}))
     code = process.main([str(request), str(answered)])
@@ -104,22 +100,20 @@ def answer(tmp_path: Path, **arguments: Any) -> tuple[int, Any]:
         (KeyboardInterrupt(), (130, None)),
     ],
 )
-def test_failures_are_answers(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException, expected: Any
-) -> None:
-    def fail(**_: Any) -> None:
+def test_failures_are_answers(tmp_path, monkeypatch, error, expected):
+    def fail(**_):
         raise error
 
     monkeypatch.setattr(graphs, "write_generated", fail)
     assert answer(tmp_path) == expected
 
 
-def test_arguments_reach_the_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_arguments_reach_the_task(tmp_path, monkeypatch):
     monkeypatch.setattr(graphs, "write_generated", lambda **arguments: arguments)
     assert answer(tmp_path, a=1, b=[2]) == (0, {"a": 1, "b": [2]})
 
 
-def test_peak_memory_includes_what_was_freed() -> None:
+def test_peak_memory_includes_what_was_freed():
     reset_peak_memory("cpu")
     before = process.peak_bytes()
     block = np.ones(2**26, np.uint8)  # 64 MiB, touched
@@ -128,7 +122,7 @@ def test_peak_memory_includes_what_was_freed() -> None:
     assert process.device_peak_bytes("cpu") is None
 
 
-def test_load_of_others_excludes_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_load_of_others_excludes_this_process(monkeypatch):
     """The machine works 5 seconds in 2, of which 1 is ours."""
     clocks = {"wall": 0.0, "own": 0.0, "user": 10.0, "system": 1.0}
     monkeypatch.setattr(time, "perf_counter", lambda: clocks["wall"])
@@ -141,17 +135,17 @@ def test_load_of_others_excludes_this_process(monkeypatch: pytest.MonkeyPatch) -
     assert load.cores() == pytest.approx((5 - 1) / 2)
 
 
-def test_load_of_others_excludes_children_on_request(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_load_of_others_excludes_children_on_request(monkeypatch):
     class Process:
-        def __init__(self, *times: float, children: tuple[Process, ...] = ()) -> None:
+        def __init__(self, *times, children=()):
             self.times, self.members = times, children
 
-        def cpu_times(self) -> tuple[float, ...]:
+        def cpu_times(self):
             if not self.times:
                 raise psutil.NoSuchProcess(1)
             return (*self.times, 99.0)  # time waiting for the disk does not count
 
-        def children(self, recursive: bool) -> tuple[Process, ...]:
+        def children(self, recursive):
             return self.members
 
     busy = [100.0]
@@ -165,11 +159,11 @@ def test_load_of_others_excludes_children_on_request(monkeypatch: pytest.MonkeyP
     assert load.cores() == 0.0
 
 
-def progress(stage: str, epoch: int, val: float, statistics: float) -> Progress:
+def progress(stage, epoch, val, statistics):
     return Progress(0, 1, stage, epoch, 3, 0.5, val, statistics)
 
 
-def test_time_is_divided_into_preparation_and_epochs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_time_is_divided_into_preparation_and_epochs(monkeypatch):
     now = [100.0]
     monkeypatch.setattr(time, "perf_counter", lambda: now[0])
     reports: list[Progress] = []
@@ -191,7 +185,7 @@ def test_time_is_divided_into_preparation_and_epochs(monkeypatch: pytest.MonkeyP
     assert len(reports) == 4
 
 
-def test_stages_of_a_training_add_up(small_graph: Graph) -> None:
+def test_stages_of_a_training_add_up(small_graph):
     settings = HPGMNSettings(epochs=3, estimator_epochs=2, patience=0, hidden_dim=4)
     clock = StageClock()
     fitted = fit_once(small_graph, "hpgmn", settings, split=1, report=clock)
@@ -206,9 +200,7 @@ def test_stages_of_a_training_add_up(small_graph: Graph) -> None:
     assert [score for _, score in clock.curve] == pytest.approx(best.tolist())
 
 
-def test_progress_lines_are_rare(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_progress_lines_are_rare(monkeypatch, capsys):
     now = [0.0]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
     lines = ProgressLines("10 nodes")

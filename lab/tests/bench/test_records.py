@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -29,7 +28,7 @@ from hpgmn_lab.bench.records import (
 )
 
 
-def test_a_record_names_version_date_machine_seeds_and_settings() -> None:
+def test_a_record_names_version_date_machine_seeds_and_settings():
     call = Call("hpgmn bench growth", "cpu")
     record = new_record("growth", call, seeds=[3], settings={"lr": 0.1})
     assert record["benchmark"] == "growth"
@@ -44,20 +43,20 @@ def test_a_record_names_version_date_machine_seeds_and_settings() -> None:
     assert json.loads(json.dumps(record)) == record
 
 
-def test_environment_text() -> None:
+def test_environment_text():
     record = {"processor": "P", "threads": 2, "torch": "2.1", "version": "0.1", "date": "D"}
     assert environment_text(record) == "Machine: P; 2 threads; torch 2.1; hpgmn 0.1; D."
     text = environment_text(record | {"device_kind": "cuda", "device": "G"})
     assert text.startswith("Machine: G; host P; 2 threads")
 
 
-def test_the_most_cores_taken_of_any_measurement_counts() -> None:
+def test_the_most_cores_taken_of_any_measurement_counts():
     parts = [{"cores_taken_by_others": None}, {"inner": {"cores_taken_by_others": 0.3}}, 5]
     assert cores_taken({"repeats": parts, "cores_taken_by_others": 0.2}) == 0.3
     assert cores_taken({"repeats": [1.0, "x"]}) is None
 
 
-def test_bars_show_value_requirement_and_verdict() -> None:
+def test_bars_show_value_requirement_and_verdict():
     bars = [
         Bar("time", 700.0, 600.0, " s"),
         Bar("points", 0.2, -0.5, " points", at_most=False),
@@ -72,13 +71,13 @@ def test_bars_show_value_requirement_and_verdict() -> None:
     ]
 
 
-def test_table_as_markdown() -> None:
+def test_table_as_markdown():
     table = Table(("a", "b"), [["1", "2"]], "Title:")
     assert table.markdown() == "Title:\n\n| a | b |\n| --- | --- |\n| 1 | 2 |"
     assert Table(("a",), []).markdown() == "| a |\n| --- |"
 
 
-def test_a_record_is_read_as_written(tmp_path: Path) -> None:
+def test_a_record_is_read_as_written(tmp_path):
     write_record({"a": [1, 2]}, tmp_path / "r.json")
     assert read_record(tmp_path / "r.json") == {"a": [1, 2]}
     for text in ("{", "[1]"):
@@ -87,7 +86,7 @@ def test_a_record_is_read_as_written(tmp_path: Path) -> None:
             read_record(tmp_path / "r.json")
 
 
-def test_records_are_added_or_replaced_in_their_place(tmp_path: Path) -> None:
+def test_records_are_added_or_replaced_in_their_place(tmp_path):
     path = tmp_path / "results" / "records.jsonl"
     assert read_records(path) == {}
     for name, number in (("a", 1), ("b", 2), ("a", 3)):
@@ -98,7 +97,7 @@ def test_records_are_added_or_replaced_in_their_place(tmp_path: Path) -> None:
         read_records(path)
 
 
-def test_an_unwritable_folder_is_refused(tmp_path: Path) -> None:
+def test_an_unwritable_folder_is_refused(tmp_path):
     make_folder(tmp_path / "a" / "b")
     assert list((tmp_path / "a" / "b").iterdir()) == []
     (tmp_path / "file").touch()
@@ -107,10 +106,10 @@ def test_an_unwritable_folder_is_refused(tmp_path: Path) -> None:
     assert caught.value.remedy.option == "out"
 
 
-def test_the_answer_to_the_same_request_is_reused(tmp_path: Path) -> None:
+def test_the_answer_to_the_same_request_is_reused(tmp_path):
     computed: list[Any] = []
 
-    def compute() -> dict[str, Any]:
+    def compute():
         computed.append(None)
         return {"number": len(computed)}
 

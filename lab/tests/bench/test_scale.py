@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -18,14 +17,14 @@ JOB = Job(2_000, 20_000, attributes=8, classes=2, dim=32, epochs=2, rank_batch=2
 TWO = Machines(count=2, cores=4, memory=8 * MIB, disk=1e6, network=1e5)
 
 
-def test_rounds_and_rows_of_a_job() -> None:
+def test_rounds_and_rows_of_a_job():
     assert Job(1, 1).rounds == math.ceil(math.log(0.01) / math.log(0.85)) == 29
     assert Job(1, 1, tolerance=1e-6).rounds == 86
     assert JOB.columns == 8 + 2 + 16 + 32
     assert JOB.row_bytes == (32, 8, 32, 128)
 
 
-def test_a_stage_takes_as_long_as_its_parts() -> None:
+def test_a_stage_takes_as_long_as_its_parts():
     machines = Machines(count=2, disk=1e3)
     stage = PlanStage("s", 7200.0, 3e6, 1e6, machines, at_a_time=4, waiting=100.0)
     assert stage.seconds == {"cores": 900.0, "disk": 2000.0, "messages": 100.0}
@@ -36,13 +35,13 @@ def test_a_stage_takes_as_long_as_its_parts() -> None:
     assert single.bound == "cores"
 
 
-def test_blocks_fill_the_memory() -> None:
+def test_blocks_fill_the_memory():
     # Each of two ranges has 10,000 edges of 160 bytes and 1,000 rows of 160.
     assert scale.num_blocks(JOB, 2, 1_760_000, 160, 160) == 2
     assert scale.num_blocks(JOB, 2, 1_759_999, 160, 160) == 4
 
 
-def rows_read_slowly(nodes: int, edges: int, size: int) -> float:
+def rows_read_slowly(nodes, edges, size):
     """Random ends of edges; gaps of at most GAP_BYTES are read, as ``RowFile.take`` does it."""
     found = []
     for seed in range(20):
@@ -62,12 +61,12 @@ def rows_read_slowly(nodes: int, edges: int, size: int) -> float:
         (20_000, 50, 20_000),  # no gap is
     ],
 )
-def test_rows_read_are_those_of_random_edges(nodes: int, edges: int, size: int) -> None:
+def test_rows_read_are_those_of_random_edges(nodes, edges, size):
     slow = rows_read_slowly(nodes, edges, size)
     assert scale.rows_read(nodes, edges, size) == pytest.approx(slow, rel=0.06)
 
 
-def test_bytes_read_by_the_kinds_of_work() -> None:
+def test_bytes_read_by_the_kinds_of_work():
     # Blocks of all edges of a range, 10,000, ask for 99.3 % of the nodes, and read all.
     memory = 8_000_000
     rows = 2 * 2_000 * (1 - math.exp(-5))
@@ -76,7 +75,7 @@ def test_bytes_read_by_the_kinds_of_work() -> None:
     assert scale.counts_bytes(JOB, 2, memory) == pytest.approx(80_000 + rows * 4, rel=0.01)
 
 
-def test_a_plan_of_the_statistics(shards_record: dict[str, Any]) -> None:
+def test_a_plan_of_the_statistics(shards_record):
     plan = scale.statistics_plan(shards_record, JOB, TWO, at_a_time=2)
     assert plan.memory == 7 * MIB // 2
     assert plan.ranges == 8  # cutting takes 1.28 MB, but each of 8 cores is to train on a range
@@ -101,21 +100,19 @@ def test_a_plan_of_the_statistics(shards_record: dict[str, Any]) -> None:
     assert cut.hours == pytest.approx((0.06 / 4 + 0.6e6 / 2e6) / 3600)
 
 
-def test_cutting_decides_how_many_ranges_there_are() -> None:
+def test_cutting_decides_how_many_ranges_there_are():
     assert scale.num_ranges(JOB, TWO, 160_000) == 8  # 64 bytes for each of 20,000 edges
     assert scale.num_ranges(JOB, TWO, 159_999) == 16
 
 
-def test_the_best_plan_is_the_shortest(shards_record: dict[str, Any]) -> None:
+def test_the_best_plan_is_the_shortest(shards_record):
     plans = [scale.statistics_plan(shards_record, JOB, TWO, number) for number in (1, 2, 4)]
     best = scale.best_plan(shards_record, JOB, TWO)
     assert best == min(plans, key=lambda plan: plan.hours)
     assert len({plan.hours for plan in plans}) > 1
 
 
-def test_topk_pushes_every_row_on_machines_that_map_all_of_t(
-    shards_record: dict[str, Any],
-) -> None:
+def test_topk_pushes_every_row_on_machines_that_map_all_of_t(shards_record):
     join, push, longer = scale.topk_stages(shards_record, JOB, TWO)
     assert join.is_single
     assert join.core_seconds == pytest.approx(0.002)
@@ -129,7 +126,7 @@ def test_topk_pushes_every_row_on_machines_that_map_all_of_t(
     assert scale.topk_stages(shards_record, JOB, replace(TWO, memory=300_000)) == []
 
 
-def test_training_computes_communicates_and_reads(shards_record: dict[str, Any]) -> None:
+def test_training_computes_communicates_and_reads(shards_record):
     stage = scale.training_stage(shards_record, JOB, TWO)
     assert stage.name == "training, 2 epochs, 8 CPU ranks"
     # 58 columns where 30 were measured; 1,000 train rows of 2 ms, 400 validation rows of 1 ms.
@@ -143,7 +140,7 @@ def test_training_computes_communicates_and_reads(shards_record: dict[str, Any])
     assert stage.at_a_time == 4
 
 
-def test_ranks_are_gpus_where_one_was_measured(shards_record: dict[str, Any]) -> None:
+def test_ranks_are_gpus_where_one_was_measured(shards_record):
     shards_record["training"]["two"] = {"failed": "two ranks need two GPUs"}
     own = shards_record | {"device_kind": "cuda"}
     stage = scale.training_stage(own, JOB, replace(TWO, gpus=1))
@@ -152,13 +149,13 @@ def test_ranks_are_gpus_where_one_was_measured(shards_record: dict[str, Any]) ->
     assert stage.waiting == pytest.approx(2 * 20 * 4 * 1_224 / 1e5)
 
 
-def test_rows_beyond_memory_are_read_page_by_page_in_every_epoch() -> None:
+def test_rows_beyond_memory_are_read_page_by_page_in_every_epoch():
     assert scale.training_bytes(JOB, TWO) == 2_000 * 200
     small = replace(TWO, memory=2**17)
     assert scale.training_bytes(JOB, small) == pytest.approx(2 * 1_400 * (200 + 4 * 4096))
 
 
-def test_enough_machines_for_a_night(shards_record: dict[str, Any]) -> None:
+def test_enough_machines_for_a_night(shards_record):
     one = replace(TWO, count=1)
     hours = {
         count: scale.total_hours(shards_record, JOB, replace(one, count=count))
@@ -170,7 +167,7 @@ def test_enough_machines_for_a_night(shards_record: dict[str, Any]) -> None:
     assert scale.machines_for(shards_record, JOB, one, 0.0, most=4) is None
 
 
-def test_tables_of_a_plan(shards_record: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tables_of_a_plan(shards_record, monkeypatch):
     rows = {row[0]: row[1:] for row in scale.formula_table(shards_record).rows}
     job = Job(1_000, 10_000, 4, 2, 16)
     formula = scale.round_bytes(job, 8, MIB) / 1e6

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,13 +14,13 @@ from hpgmn_lab.bench.shard_costs import CostEngine, kind_of, measure_statistics
 from hpgmn_lab.bench.shards import SETTINGS
 
 
-def test_every_kind_of_work_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_kind_of_work_is_counted(tmp_path, monkeypatch):
     made = graphs.write_generated(
         {"nodes": 300, "degree": 5.0, "attributes": 6, "seed": 0}, str(tmp_path)
     )
     pushed: list[tuple[tuple[int, int], float]] = []
 
-    def noted(matrix: object, span: tuple[int, int], *more: object, **options: object) -> object:
+    def noted(matrix, span, *more, **options):
         pushed.append((span, options["threshold"]))  # type: ignore[arg-type]
         return largest_of_range(matrix, span, *more, **options)  # type: ignore[arg-type]
 
@@ -54,7 +53,7 @@ def test_every_kind_of_work_is_counted(tmp_path: Path, monkeypatch: pytest.Monke
     assert found["statistics"]["class_means"]["width"] == 30
 
 
-def test_the_first_round_is_not_counted() -> None:
+def test_the_first_round_is_not_counted():
     assert kind_of(Unit("round", 0, "diffusion", 0)) is None
     engine, done = CostEngine(), []
     engine.add(None, lambda: done.append(1), lambda: 1)

@@ -14,22 +14,19 @@ import torch
 from hpgmn.shards.files import are_complete
 from hpgmn_lab.bench import shards
 from hpgmn_lab.bench.process import ProcessFailed
-from hpgmn_lab.bench.records import Call
 
 FEW = ["epochs=2", "hidden_dim=4", "num_patterns=3", "batch_size=32", "diffusion_dim=16"]
 
 
-def measure(call: Call) -> dict[str, Any]:
+def measure(call):
     return shards.measure(call, nodes=300, degree=4.0, attributes=4, ranges=2, sample=10, set_=FEW)
 
 
 @pytest.mark.slow
-def test_statistics_and_training_are_measured(
-    call: Call, here: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_statistics_and_training_are_measured(call, here, monkeypatch):
     original, trained = shards.train, []
 
-    def train(folder: Path, run: Path, device: str, ranks: int = 1) -> Any:
+    def train(folder, run, device, ranks=1):
         trained.append((folder.name, ranks))
         # one rank: two take long to start
         return original(folder, run, device) | {"ranks": ranks}
@@ -52,12 +49,10 @@ def test_statistics_and_training_are_measured(
     assert len(shards.tables(record)) == 4
 
 
-def test_one_gpu_has_no_two_ranks(
-    call: Call, monkeypatch: pytest.MonkeyPatch, shards_record: dict[str, Any]
-) -> None:
+def test_one_gpu_has_no_two_ranks(call, monkeypatch, shards_record):
     alone = shards_record["training"]["alone"]
 
-    def run_task(task: str, folder: str, **_: Any) -> Any:
+    def run_task(task, folder, **_):
         (Path(folder) / "work").mkdir(parents=True)
         (Path(folder) / "manifest.json").write_text('{"files": {}}')
         return shards_record["statistics"]
@@ -76,7 +71,7 @@ def test_one_gpu_has_no_two_ranks(
     assert rows["train rows per second"] == "–"
 
 
-def test_fewer_train_nodes_have_the_same_rows(tmp_path: Path) -> None:
+def test_fewer_train_nodes_have_the_same_rows(tmp_path):
     folder = tmp_path / "all"
     (folder / "rows-00000").mkdir(parents=True)
     (folder / "manifest.json").write_text('{"files": {"rows-00000/y.npy": {"bytes": 1}}}')
@@ -93,17 +88,17 @@ def test_fewer_train_nodes_have_the_same_rows(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_training_that_fails_says_why(tmp_path: Path) -> None:
+def test_a_training_that_fails_says_why(tmp_path):
     with pytest.raises(ProcessFailed, match=r"train-shards .* failed: .*shards"):
         shards.train(tmp_path / "none", tmp_path / "run", "cpu")
 
 
-def test_two_ranks_are_started_by_torchrun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_ranks_are_started_by_torchrun(tmp_path, monkeypatch):
     from types import SimpleNamespace
 
     called: list[Any] = []
 
-    def run(words: list[str], env: dict[str, str], **_: Any) -> Any:
+    def run(words, env, **_):
         called.append((words[1:6], env["OMP_NUM_THREADS"]))
         return SimpleNamespace(returncode=1, stderr="stopped here")
 
@@ -114,7 +109,7 @@ def test_two_ranks_are_started_by_torchrun(tmp_path: Path, monkeypatch: pytest.M
     assert called == [(words, "1")]
 
 
-def test_what_a_record_says(shards_record: dict[str, Any]) -> None:
+def test_what_a_record_says(shards_record):
     training = shards_record["training"]
     # 450 train rows more take 0.9 s more: 2 ms each, so that 200 validation rows have 0.2 s.
     assert shards.row_seconds(training) == pytest.approx((0.002, 0.001))

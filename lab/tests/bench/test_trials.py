@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,14 +18,7 @@ from hpgmn.models import find_model
 from hpgmn.training.replicas import Progress
 from hpgmn_lab.bench import trials
 from hpgmn_lab.bench.process import fit_once
-from hpgmn_lab.bench.trials import (
-    Assignment,
-    Trial,
-    pyg_adjacency,
-    pyg_fit,
-    pyg_module,
-    run_trials,
-)
+from hpgmn_lab.bench.trials import Assignment, Trial, pyg_adjacency, pyg_fit, pyg_module, run_trials
 
 pytest.importorskip("torch_geometric")
 pytestmark = pytest.mark.filterwarnings("ignore:Sparse")  # of torch's sparse matrices
@@ -39,12 +31,12 @@ CANDIDATES: list[dict[str, Any]] = [
 
 
 @pytest.fixture
-def source(small_graph: Graph, tmp_path: Path) -> str:
+def source(small_graph, tmp_path):
     write_graph(small_graph, tmp_path / "small.npz")
     return str(tmp_path / "small.npz")
 
 
-def run(source: str, model: str, **changes: Any) -> dict[str, Any]:
+def run(source, model, **changes):
     options: dict[str, Any] = {
         "split": 1,
         "candidates": CANDIDATES,
@@ -56,7 +48,7 @@ def run(source: str, model: str, **changes: Any) -> dict[str, Any]:
     return run_trials(source, model=model, **options | changes)
 
 
-def test_the_best_by_validation_is_tested(source: str, small_graph: Graph) -> None:
+def test_the_best_by_validation_is_tested(source, small_graph):
     found = run(source, "mlp")
     fits = [
         fit_once(
@@ -76,7 +68,7 @@ def test_the_best_by_validation_is_tested(source: str, small_graph: Graph) -> No
     assert found["curve"][-1][1] == found["trials"][1]["val_accuracy"]
 
 
-def test_preparation_is_everything_before_the_first_epoch(source: str) -> None:
+def test_preparation_is_everything_before_the_first_epoch(source):
     """HP-GMN's label estimator and statistics count."""
     few = [{"epochs": 3, "estimator_epochs": 5, "hidden_dim": 4, "patience": 0}]
     found = run(source, "hpgmn", candidates=few)
@@ -88,7 +80,7 @@ def test_preparation_is_everything_before_the_first_epoch(source: str) -> None:
 
 
 @pytest.mark.parametrize("model", ["mlp", "pyg-mlp"])
-def test_a_model_without_time_is_cut_and_says_so(source: str, model: str) -> None:
+def test_a_model_without_time_is_cut_and_says_so(source, model):
     found = run(source, model, limit=1e-6)
     [row] = found["trials"]
     assert row["epochs_trained"] == 1
@@ -97,7 +89,7 @@ def test_a_model_without_time_is_cut_and_says_so(source: str, model: str) -> Non
     assert found["curve"]
 
 
-def test_a_model_cut_before_its_own_first_epoch_has_no_score(source: str) -> None:
+def test_a_model_cut_before_its_own_first_epoch_has_no_score(source):
     few = [{"epochs": 3, "estimator_epochs": 5, "hidden_dim": 4, "patience": 0}]
     found = run(source, "hpgmn", candidates=few, limit=1e-6)
     [row] = found["trials"]
@@ -106,8 +98,8 @@ def test_a_model_cut_before_its_own_first_epoch_has_no_score(source: str) -> Non
     assert found["curve"] == []
 
 
-def test_an_interrupt_is_no_cut(source: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fit_once(*_: Any, **__: Any) -> Any:
+def test_an_interrupt_is_no_cut(source, monkeypatch):
+    def fit_once(*_, **__):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(trials, "fit_once", fit_once)
@@ -115,9 +107,7 @@ def test_an_interrupt_is_no_cut(source: str, monkeypatch: pytest.MonkeyPatch) ->
         run(source, "mlp")
 
 
-def test_a_finished_trial_goes_before_a_better_one_that_was_cut(
-    source: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_finished_trial_goes_before_a_better_one_that_was_cut(source, monkeypatch):
     made = iter(
         [
             Trial([1.0], [(1.0, 0.1)], True, None),  # the warm-up
@@ -136,13 +126,13 @@ def test_a_finished_trial_goes_before_a_better_one_that_was_cut(
 # PyTorch Geometric's models.
 
 
-def settings_of(name: str, **changes: Any) -> Any:
+def settings_of(name, **changes):
     values = {"hidden_dim": 8, "epochs": 6, "lr": 0.05, "dropout": 0.0} | changes
     return make_settings(find_model(name).settings, values)
 
 
 @pytest.mark.parametrize("neighbors", ["out", "in", "undirected"])
-def test_a_node_reads_its_neighbours_in_either_form(small_graph: Graph, neighbors: str) -> None:
+def test_a_node_reads_its_neighbours_in_either_form(small_graph, neighbors):
     expected = small_graph.adjacency(neighbors).toarray()
     matrix = pyg_adjacency(small_graph, neighbors, as_matrix=True, device="cpu")
     np.testing.assert_array_equal(matrix.to_dense().numpy(), expected)
@@ -153,7 +143,7 @@ def test_a_node_reads_its_neighbours_in_either_form(small_graph: Graph, neighbor
     np.testing.assert_array_equal(found, expected)
 
 
-def test_gcn_is_the_formula_on_the_neighbours(small_graph: Graph) -> None:
+def test_gcn_is_the_formula_on_the_neighbours(small_graph):
     """Ã = A + I, D̃ its row sums: D̃^-½·Ã·D̃^-½·(X·Wᵀ) + b, twice."""
     model = pyg_module("gcn", small_graph, settings_of("gcn")).eval()
     looped = small_graph.adjacency("out").toarray() + np.eye(18)
@@ -169,7 +159,7 @@ def test_gcn_is_the_formula_on_the_neighbours(small_graph: Graph) -> None:
 
 
 @pytest.mark.parametrize("name", ["gcn", "linkx", "appnp", "mlp"])
-def test_the_best_epoch_is_kept(small_graph: Graph, name: str) -> None:
+def test_the_best_epoch_is_kept(small_graph, name):
     reports: list[Progress] = []
     trial = pyg_fit(name)(
         settings_of(name), Assignment(small_graph, 0, 3, "cpu", report=reports.append)
@@ -189,12 +179,12 @@ def test_the_best_epoch_is_kept(small_graph: Graph, name: str) -> None:
     torch.testing.assert_close(again.logits, trial.logits)
 
 
-def test_it_learns(small_graph: Graph) -> None:
+def test_it_learns(small_graph):
     trial = pyg_fit("mlp")(settings_of("mlp", epochs=40), Assignment(small_graph, 0, 0, "cpu"))
     assert trial.best == 1.0
 
 
-def test_sparse_attributes_are_read(small_graph: Graph) -> None:
+def test_sparse_attributes_are_read(small_graph):
     import scipy.sparse as sp
 
     masks = {f"{part}_mask": getattr(small_graph.splits, part) for part in ("train", "val", "test")}
@@ -207,7 +197,7 @@ def test_sparse_attributes_are_read(small_graph: Graph) -> None:
     torch.testing.assert_close(one.logits, other.logits)
 
 
-def test_a_training_is_cut_at_its_deadline(small_graph: Graph) -> None:
+def test_a_training_is_cut_at_its_deadline(small_graph):
     trial = pyg_fit("mlp")(
         settings_of("mlp"), Assignment(small_graph, 0, 0, "cpu", time.perf_counter())
     )
@@ -216,12 +206,10 @@ def test_a_training_is_cut_at_its_deadline(small_graph: Graph) -> None:
     assert trial.logits is None
 
 
-def test_where_a_matrix_does_not_work_edges_are_listed(
-    small_graph: Graph, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_where_a_matrix_does_not_work_edges_are_listed(small_graph, monkeypatch):
     formats: list[bool] = []
 
-    def only_edges(*arguments: Any, as_matrix: bool, device: str) -> Any:
+    def only_edges(*arguments, as_matrix, device):
         formats.append(as_matrix)
         if as_matrix:
             raise NotImplementedError("no backward of a sparse product here")
@@ -241,10 +229,8 @@ def test_where_a_matrix_does_not_work_edges_are_listed(
     "error",
     [MemoryError(), RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried …")],
 )
-def test_running_out_of_memory_is_an_error(
-    small_graph: Graph, monkeypatch: pytest.MonkeyPatch, error: Exception
-) -> None:
-    def pyg_module(*_: Any) -> Any:
+def test_running_out_of_memory_is_an_error(small_graph, monkeypatch, error):
+    def pyg_module(*_):
         raise error
 
     monkeypatch.setattr(trials, "pyg_module", pyg_module)
@@ -252,8 +238,8 @@ def test_running_out_of_memory_is_an_error(
         pyg_fit("gcn")(settings_of("gcn"), Assignment(small_graph, 0, 0, "cpu"))
 
 
-def test_any_other_fault_passes(small_graph: Graph, monkeypatch: pytest.MonkeyPatch) -> None:
-    def pyg_module(*_: Any) -> Any:
+def test_any_other_fault_passes(small_graph, monkeypatch):
+    def pyg_module(*_):
         raise RuntimeError("a bug")
 
     monkeypatch.setattr(trials, "pyg_module", pyg_module)

@@ -13,16 +13,13 @@ import pytest
 from hpgmn.base.errors import HPGMNError, SettingError
 from hpgmn.engines.processes import LocalEngine
 from hpgmn_lab.bench import workers
-from hpgmn_lab.bench.records import Call
 
 
-def test_every_run_is_trained_and_the_environment_restored(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_every_run_is_trained_and_the_environment_restored(monkeypatch):
     monkeypatch.setenv("HPGMN_DATA", "elsewhere")
     original, done = workers.work_on, []
 
-    def work_on(engine: Any, cells: Any, folder: Any, **more: Any) -> Any:
+    def work_on(engine, cells, folder, **more):
         outcomes = original(engine, cells, folder, **more)
         done.extend((engine.workers, each.cell.name, each.record.cell["settings"])
                     for each in outcomes)  # fmt: skip
@@ -37,7 +34,7 @@ def test_every_run_is_trained_and_the_environment_restored(
     assert os.environ["HPGMN_DATA"] == "elsewhere"
 
 
-def test_a_failed_run_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_run_is_an_error(monkeypatch):
     monkeypatch.delenv("HPGMN_DATA", raising=False)
     failed = [SimpleNamespace(record=None, reason="no memory")]
     monkeypatch.setattr(workers, "work_on", lambda *_, **__: failed)
@@ -46,18 +43,16 @@ def test_a_failed_run_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "HPGMN_DATA" not in os.environ
 
 
-def test_ray_has_one_core_per_worker_and_starts_before_the_clock(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_ray_has_one_core_per_worker_and_starts_before_the_clock(monkeypatch):
     options: dict[str, Any] = {}
 
     @contextmanager
-    def connect_ray(**given: Any) -> Any:
+    def connect_ray(**given):
         options.update(given)
         time.sleep(0.2)
         yield "a ray"
 
-    def engine(ray: str, device: str, number: int) -> LocalEngine:
+    def engine(ray, device, number):
         options["engine"] = (ray, device, number)
         return LocalEngine(1)
 
@@ -71,12 +66,10 @@ def test_ray_has_one_core_per_worker_and_starts_before_the_clock(
 
 
 @pytest.mark.parametrize("engine", ["local", "ray"])
-def test_both_sides_alternate(
-    engine: str, call: Call, here: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_both_sides_alternate(engine, call, here, monkeypatch):
     order: list[int] = []
 
-    def run_cells(**arguments: Any) -> Any:
+    def run_cells(**arguments):
         order.append(arguments["workers"])
         assert arguments["runs"] == 4
         return {"seconds": 6.0 / arguments["workers"], "cores_taken_by_others": 0.5}
@@ -90,7 +83,7 @@ def test_both_sides_alternate(
     assert record["engine"] == engine
 
 
-def test_the_median_ratio_is_judged(workers_record: dict[str, Any]) -> None:
+def test_the_median_ratio_is_judged(workers_record):
     repeats, bars = workers.tables(workers_record)
     assert repeats.title == "8 runs, engine local, 2 cores:"
     assert repeats.rows[0] == ["1", "60.0", "40.0", "1.50 ×"]
@@ -102,6 +95,6 @@ def test_the_median_ratio_is_judged(workers_record: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("options", "message"), [({"engine": "rya"}, "'rya'"), ({"runs": 3}, "even number")]
 )
-def test_invalid_options_are_refused(call: Call, options: dict[str, Any], message: str) -> None:
+def test_invalid_options_are_refused(call, options, message):
     with pytest.raises(SettingError, match=message):
         workers.measure(call, **options)

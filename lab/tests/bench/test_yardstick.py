@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from hpgmn_lab.bench.yardstick import factors, tables
@@ -11,7 +9,7 @@ from hpgmn_lab.bench.yardstick import factors, tables
 from .conftest import yardstick_row
 
 
-def test_factors_multiply_to_the_measured_total() -> None:
+def test_factors_multiply_to_the_measured_total():
     found = factors(yardstick_row())
     assert found["size"] == 4.0
     assert found["epochs"] == found["algorithm"] == found["replicas"] == 2.0
@@ -19,7 +17,7 @@ def test_factors_multiply_to_the_measured_total() -> None:
     assert found["rest"] == pytest.approx(30 / 32)
 
 
-def test_tables_show_the_numbers_and_what_is_short(compare_record: dict[str, Any]) -> None:
+def test_tables_show_the_numbers_and_what_is_short(compare_record):
     text = "\n".join(table.markdown() for table in tables(compare_record))
     assert "| squirrel | 3000 | 100.0 | 30.0 | 25 | reached | 60.0 ± 2.0 | 78.0 ± 1.0 |" in text
     assert "| texas | 3000 | 400.0 | 7.5 | 10 | short by 2.50 |" in text

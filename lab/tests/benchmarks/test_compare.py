@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 from pathlib import Path
-from types import ModuleType
-from typing import Any
 
 import pytest
 
@@ -16,7 +14,7 @@ ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture
-def compare() -> ModuleType:
+def compare():
     spec = importlib.util.spec_from_file_location(
         "compare", ROOT / "lab" / "benchmarks" / "compare.py"
     )
@@ -27,7 +25,7 @@ def compare() -> ModuleType:
     return module
 
 
-def recorded_yardstick(compare: ModuleType, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def recorded_yardstick(compare, folder, monkeypatch):
     """Put records of the yardstick and the page into a folder."""
     records = folder / "lab" / "results" / "benchmarks.jsonl"
     for name in GRAPHS:
@@ -37,16 +35,16 @@ def recorded_yardstick(compare: ModuleType, folder: Path, monkeypatch: pytest.Mo
     return records
 
 
-def test_scaled_total_counts_shared_work_once(compare: ModuleType) -> None:
+def test_scaled_total_counts_shared_work_once(compare):
     assert compare.scaled_total({"seconds_shared": 3.0, "seconds_total": 13.0}) == 103.0
 
 
 def test_the_record_is_what_the_processes_measured_and_the_page_shows_it(
-    compare: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    compare, tmp_path, monkeypatch
+):
     calls: list[tuple[str, str]] = []
 
-    def measured(script: str, graph: Path, *options: str) -> dict[str, Any]:
+    def measured(script, graph, *options):
         calls.append((script, graph.stem))
         is_ours = script == "ours.py"
         return {

@@ -5,17 +5,17 @@ from __future__ import annotations
 import importlib
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
 if TYPE_CHECKING:
-    from .conftest import Command
+    pass
 
 TINY = ["--set", "estimator_epochs=1", "--set", "hidden_dim=8", "--device", "cpu"]
 
 
-def test_without_a_name_the_benchmarks_are_listed(hpgmn: Command) -> None:
+def test_without_a_name_the_benchmarks_are_listed(hpgmn):
     from hpgmn_lab.bench import BENCHMARKS
 
     answer = hpgmn("bench")
@@ -25,7 +25,7 @@ def test_without_a_name_the_benchmarks_are_listed(hpgmn: Command) -> None:
     assert "Start with `hpgmn bench all --quick`" in answer.err
 
 
-def test_an_unknown_name_points_to_the_help(hpgmn: Command) -> None:
+def test_an_unknown_name_points_to_the_help(hpgmn):
     answer = hpgmn("bench", "grwth")
     assert answer.code == 2
     assert "'grwth'" in answer.err
@@ -36,7 +36,7 @@ def test_an_unknown_name_points_to_the_help(hpgmn: Command) -> None:
 
 
 @pytest.mark.slow
-def test_growth_measures_writes_and_prints(hpgmn: Command, tmp_path: Path) -> None:
+def test_growth_measures_writes_and_prints(hpgmn, tmp_path):
     sizes = ["--nodes", "300", "--degree", "3", "--attributes", "4", "--epochs", "2"]
     answer = hpgmn("bench", "growth", *sizes, *TINY, "--out", "mine")
     assert answer.code == 0, answer.err
@@ -56,7 +56,7 @@ def test_growth_measures_writes_and_prints(hpgmn: Command, tmp_path: Path) -> No
 
 
 @pytest.mark.slow
-def test_peers_measures_writes_and_prints(hpgmn: Command, tmp_path: Path, graph_file: Path) -> None:
+def test_peers_measures_writes_and_prints(hpgmn, tmp_path, graph_file):
     few = ["--trials", "1", "--epochs", "2", "--peer-epochs", "2", "--models", "gcn"]
     changes = ["--set", "hidden_dim=4", "--set", "gcn.layers=1"]
     answer = hpgmn(
@@ -79,9 +79,7 @@ def test_peers_measures_writes_and_prints(hpgmn: Command, tmp_path: Path, graph_
     assert (tmp_path / "bench" / "peers" / "peers.svg").is_file()
 
 
-def test_forms_and_batches_measure_write_and_print(
-    hpgmn: Command, tmp_path: Path, graph_file: Path
-) -> None:
+def test_forms_and_batches_measure_write_and_print(hpgmn, tmp_path, graph_file):
     few = ["--set", "epochs=2", "--splits", "1,0", "--device", "cpu"]
     answer = hpgmn("bench", "forms", "--graphs", graph_file, "--error-graphs", "", *few)
     assert answer.code == 0, answer.err
@@ -102,7 +100,7 @@ def test_forms_and_batches_measure_write_and_print(
 
 
 @pytest.mark.slow
-def test_workers_and_shards_measure_write_and_print(hpgmn: Command, tmp_path: Path) -> None:
+def test_workers_and_shards_measure_write_and_print(hpgmn, tmp_path):
     few = ["--runs", "2", "--epochs", "1", "--repeats", "1", "--device", "cpu"]
     answer = hpgmn("bench", "workers", *few)
     assert answer.code == 0, answer.err
@@ -123,9 +121,7 @@ def test_workers_and_shards_measure_write_and_print(hpgmn: Command, tmp_path: Pa
     assert "picture" not in answer.err
 
 
-def test_all_runs_every_benchmark_with_its_own_options(
-    hpgmn: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_all_runs_every_benchmark_with_its_own_options(hpgmn, tmp_path, monkeypatch):
     from hpgmn_lab.bench import BENCHMARKS, graphs
     from hpgmn_lab.cli import bench
 
@@ -141,19 +137,17 @@ def test_all_runs_every_benchmark_with_its_own_options(
     assert called[1] == ["peers", "--device", "cpu", "--out", str(Path("bench") / "peers")]
 
 
-def hpgmn_all(bench: Any, *, quick: bool) -> None:
+def hpgmn_all(bench, *, quick):
     bench.run_all(quick=quick, device="cpu", out_folder=None)
 
 
 @pytest.mark.slow
-def test_all_in_tiny_form_works_without_any_data(
-    hpgmn: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_all_in_tiny_form_works_without_any_data(hpgmn, tmp_path, monkeypatch):
     monkeypatch.delenv("HPGMN_DATA", raising=False)
     from hpgmn_lab.bench import deterministic, graphs, growth, peers, shards, workers
     from hpgmn_lab.bench.process import TASKS
 
-    def run_task(task: str, *, timeout: Any = None, threads: Any = None, **options: Any) -> Any:
+    def run_task(task, *, timeout=None, threads=None, **options):
         module, function = TASKS[task]
         return getattr(importlib.import_module(f"hpgmn_lab.bench.{module}"), function)(**options)
 
@@ -177,9 +171,7 @@ def test_all_in_tiny_form_works_without_any_data(
         (["peers", "--graph", "texsas"], "Unknown dataset 'texsas'. Did you mean 'texas'?"),
     ],
 )
-def test_user_errors_of_the_others_print_one_line(
-    hpgmn: Command, options: list[str], message: str
-) -> None:
+def test_user_errors_of_the_others_print_one_line(hpgmn, options, message):
     answer = hpgmn("bench", *options, *(["--error-graphs", ""] if options[0] == "forms" else []))
     assert answer.code == 2
     assert f"Error: {message}" in answer.err
@@ -196,14 +188,14 @@ def test_user_errors_of_the_others_print_one_line(
         (["--set", "hiden_dim=3"], "Unknown setting 'hiden_dim'. Did you mean 'hidden_dim'?"),
     ],
 )
-def test_user_errors_print_one_line(hpgmn: Command, options: list[str], message: str) -> None:
+def test_user_errors_print_one_line(hpgmn, options, message):
     answer = hpgmn("bench", "growth", *options)
     assert answer.code == 2
     assert f"Error: {message}" in answer.err
     assert len(answer.err.splitlines()) == 1
 
 
-def test_an_unwritable_folder_is_an_error(hpgmn: Command, tmp_path: Path) -> None:
+def test_an_unwritable_folder_is_an_error(hpgmn, tmp_path):
     (tmp_path / "taken").touch()
     answer = hpgmn("bench", "growth", "--out", "taken/inner")
     assert answer.code == 2

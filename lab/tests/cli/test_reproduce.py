@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 import hpgmn as package
-from hpgmn.graph import Graph
 from hpgmn_lab import paper
 from hpgmn_lab.reproduction import plan, tasks
 
@@ -22,11 +21,7 @@ SOURCE = Path(package.__file__).parents[1]
 
 
 @pytest.fixture
-def data(
-    small_graph: Graph,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> Path:
+def data(small_graph, tmp_path, monkeypatch):
     """The small graph under the names that the quick reproduction asks for."""
     folder = tmp_path / "data"
     folder.mkdir()
@@ -38,13 +33,13 @@ def data(
 
 
 @pytest.fixture
-def few(monkeypatch: pytest.MonkeyPatch) -> None:
+def few(monkeypatch):
     """Two models in Table 2, so four cells a graph."""
     monkeypatch.setattr(paper, "TABLE_2", {name: paper.TABLE_2[name] for name in ("gcn", "hpgmn")})
 
 
 @pytest.fixture
-def records(lasting: Callable[[Any], Any]) -> Records:
+def records(lasting):
     """Reads every record of a folder, without times, memory and dates."""
     return lambda folder: {
         path.name: lasting(json.loads(path.read_text(encoding="utf-8")))
@@ -56,7 +51,7 @@ QUICK = ("--quick", "--device", "cpu")
 
 
 @pytest.mark.slow
-def test_everything_quickly_on_small_graphs(hpgmn: Command, data: Path, records: Records) -> None:
+def test_everything_quickly_on_small_graphs(hpgmn, data, records):
     answer = hpgmn("reproduce", "all", *QUICK)
     assert answer.code == 0, answer.err
     folder = Path("runs/reproduction-quick")
@@ -79,15 +74,13 @@ def test_everything_quickly_on_small_graphs(hpgmn: Command, data: Path, records:
     assert records(folder) == found
 
 
-def quick(name: str) -> plan.Experiment:
+def quick(name):
     return plan.experiment(name, plan.QUICK)
 
 
 @pytest.mark.slow
 @pytest.mark.soak
-def test_more_than_quickly_on_the_real_graphs(
-    hpgmn: Command, data_dir: Path, monkeypatch: pytest.MonkeyPatch, records: Records, soak: Any
-) -> None:
+def test_more_than_quickly_on_the_real_graphs(hpgmn, data_dir, monkeypatch, records, soak):
     """All in the long form, else the facts and one experiment for each of two graphs."""
     graphs = ("texas", "cornell", "cora")
     if not all((data_dir / f"{name}.npz").exists() for name in graphs):
@@ -112,7 +105,7 @@ def test_more_than_quickly_on_the_real_graphs(
 
 
 @pytest.mark.usefixtures("few", "data")
-def test_a_line_per_cell_and_a_table_or_json_of_means(hpgmn: Command, records: Records) -> None:
+def test_a_line_per_cell_and_a_table_or_json_of_means(hpgmn, records):
     answer = hpgmn("reproduce", "table2", *QUICK, "--out", "out")
     assert answer.code == 0, answer.err
     lines = [line for line in answer.err.splitlines() if " of 4 texas" in line]
@@ -145,7 +138,7 @@ def test_a_line_per_cell_and_a_table_or_json_of_means(hpgmn: Command, records: R
 
 
 @pytest.mark.usefixtures("data")
-def test_table_1_shows_ours_and_the_printed(hpgmn: Command) -> None:
+def test_table_1_shows_ours_and_the_printed(hpgmn):
     answer = hpgmn("reproduce", "table1", "--out", "out")
     assert answer.code == 0, answer.err
     assert "Skipping graphs without a local copy: wisconsin, cornell-geomgcn," in answer.err
@@ -158,7 +151,7 @@ def test_table_1_shows_ours_and_the_printed(hpgmn: Command) -> None:
     assert content["facts"]["texas"]["printed"]["edges"] == 309
 
 
-def test_a_damaged_graph_fails_its_cells_alone(hpgmn: Command, data: Path, few: None) -> None:
+def test_a_damaged_graph_fails_its_cells_alone(hpgmn, data, few):
     (data / "cora.npz").write_bytes(b"damaged")
     answer = hpgmn("reproduce", "table1", *QUICK, "--out", "out")
     assert answer.code == 2
@@ -174,10 +167,8 @@ def test_a_damaged_graph_fails_its_cells_alone(hpgmn: Command, data: Path, few: 
     assert " –" in answer.out
 
 
-def test_an_unexpected_error_prints_its_traceback_and_exits_with_1(
-    hpgmn: Command, data: Path, few: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fail(*arguments: Any) -> None:
+def test_an_unexpected_error_prints_its_traceback_and_exits_with_1(hpgmn, data, few, monkeypatch):
+    def fail(*arguments):
         raise ZeroDivisionError("something new")
 
     monkeypatch.setattr(tasks, "do_cell", fail)
@@ -187,7 +178,7 @@ def test_an_unexpected_error_prints_its_traceback_and_exits_with_1(
     assert "4 of 4 cells failed. texas-gcn-tuned: ZeroDivisionError: something new" in answer.err
 
 
-def test_tables_and_the_page_are_written_and_named(hpgmn: Command, data: Path) -> None:
+def test_tables_and_the_page_are_written_and_named(hpgmn, data):
     answer = hpgmn("reproduce", "table1", *QUICK, "--out", "out")
     assert answer.code == 0, answer.err
     files = [Path("out") / f"table1.{ending}" for ending in ("md", "csv", "tex")]
@@ -209,9 +200,7 @@ def test_tables_and_the_page_are_written_and_named(hpgmn: Command, data: Path) -
         (("table3", "--out", "out"), "No graph has a local copy: cora, citeseer"),
     ],
 )
-def test_user_errors_are_one_line(
-    hpgmn: Command, data: Path, words: tuple[str, ...], message: str
-) -> None:
+def test_user_errors_are_one_line(hpgmn, data, words, message):
     (data / "cora.npz").unlink()
     answer = hpgmn("reproduce", *words)
     assert answer.code == 2
@@ -221,12 +210,10 @@ def test_user_errors_are_one_line(
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("few", "data")
-def test_an_interrupted_reproduction_can_be_continued(
-    hpgmn: Command, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_interrupted_reproduction_can_be_continued(hpgmn, monkeypatch):
     genuine = tasks.do_cell
 
-    def interrupted(cell: Any, *arguments: Any) -> Any:
+    def interrupted(cell, *arguments):
         if cell.variant == "shipped":
             raise KeyboardInterrupt
         return genuine(cell, *arguments)

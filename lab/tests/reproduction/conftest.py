@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 if TYPE_CHECKING:  # imported late, as in the conftest above
-    from hpgmn.graph import Graph
+    pass
 
 
 @pytest.fixture
-def save_as(
-    small_graph: Graph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Callable[..., Path]:
+def save_as(small_graph, tmp_path, monkeypatch):
     """Saves the small graph, or another, as a dataset in a folder that ``HPGMN_DATA`` names."""
     from hpgmn.graph.files import write_graph
 
@@ -24,7 +20,7 @@ def save_as(
     monkeypatch.setenv("HPGMN_DATA", str(folder))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "none"))
 
-    def save(name: str, graph: Graph | None = None) -> Path:
+    def save(name, graph=None):
         write_graph(small_graph if graph is None else graph, folder / f"{name}.npz")
         return folder
 

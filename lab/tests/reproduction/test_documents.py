@@ -5,9 +5,8 @@ from __future__ import annotations
 import csv as csv_module
 import io
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from html.parser import HTMLParser
-from pathlib import Path
 
 import pytest
 
@@ -26,7 +25,7 @@ from hpgmn_lab.reproduction.documents import (
     page,
     write_documents,
 )
-from hpgmn_lab.reproduction.plan import EXPERIMENTS, QUICK, Budget, Experiment, experiment
+from hpgmn_lab.reproduction.plan import EXPERIMENTS, QUICK, Budget, experiment
 
 MakeRecord = Callable[..., CellRecord]
 Fill = Callable[..., None]
@@ -35,18 +34,18 @@ TEXAS = Budget(trials=2, splits=4, graphs=("texas",))
 EVIL = "<script>x</script>"
 
 
-def grid_of(found: Document, name: str) -> Grid:
+def grid_of(found, name):
     return next(grid for grid in found.grids if grid.name == name)
 
 
-def row_of(found: Document, name: str, row: str) -> list[str]:
+def row_of(found, name, row):
     rows = {
         cells[0]: list(cells[1:]) for cells in grid_of(found, name).frame.itertuples(index=False)
     }
     return rows[row]
 
 
-def write(folder: Path, plan: Experiment, make: MakeRecord, **scores: Sequence[float]) -> Records:
+def write(folder, plan, make, **scores):
     cells = {cell.name.replace("-", "_"): cell for cell in plan.cells}
     for name, values in scores.items():
         write_cell(folder, make(cells[name], values))
@@ -54,7 +53,7 @@ def write(folder: Path, plan: Experiment, make: MakeRecord, **scores: Sequence[f
 
 
 @pytest.fixture
-def table2(tmp_path: Path, make_record: MakeRecord) -> Document:
+def table2(tmp_path, make_record):
     """HP-GMN near its printed 85.1, GCN above its 59.5, MLP below its 80.8."""
     plan = experiment("table2", TEXAS)
     records = write(
@@ -70,7 +69,7 @@ def table2(tmp_path: Path, make_record: MakeRecord) -> Document:
     return document(plan, records)
 
 
-def test_a_cell_shows_our_score_and_the_printed_number(table2: Document) -> None:
+def test_a_cell_shows_our_score_and_the_printed_number(table2):
     assert row_of(table2, "table2", "hpgmn") == ["**85.0 ± 0.8** / 85.1 ± 4.2"]
     assert row_of(table2, "table2", "gcn") == ["61.0 ± 1.2 / 59.5 ± 7.1"]
     assert row_of(table2, "table2", "mlp") == ["70.0 ± 0.0 / 80.8 ± 7.0 ↓"]
@@ -82,7 +81,7 @@ def test_a_cell_shows_our_score_and_the_printed_number(table2: Document) -> None
     assert row_of(table2, "table2", "HP-GMN, shipped, minus that") == ["+0.8"]
 
 
-def test_rank_and_reached_numbers(table2: Document) -> None:
+def test_rank_and_reached_numbers(table2):
     [difference] = row_of(table2, "table2-differences", "mlp")
     assert row_of(table2, "table2-standing", "texas")[:3] == ["hpgmn", "1 of 3", "mlp"]
     assert difference.startswith("**-15.0 (")  # the interval excludes zero
@@ -91,23 +90,21 @@ def test_rank_and_reached_numbers(table2: Document) -> None:
     assert row_of(table2, "table2-reached", "other models") == ["1 of 2", "mlp on texas 10.80"]
 
 
-def test_validation_and_cost(table2: Document) -> None:
+def test_validation_and_cost(table2):
     assert row_of(table2, "table2-validation", "gcn") == ["63.0 (+2.0)"]
     assert row_of(table2, "table2-cost", "gcn") == ["4 runs, 112 s, 346 MB, 2 trials"]
     label = "hpgmn, shipped, 5 seeds averaged"
     assert row_of(table2, "table2-cost", label) == ["4 averages, 12 s, 346 MB"]
 
 
-def test_made_from(table2: Document) -> None:
+def test_made_from(table2):
     assert row_of(table2, "table2-made", "3") == [
         *("6, 0 failed", "3", "5 min 00 s", "5", "1 min 02 s"),
         *("hpgmn 9.8.7, torch 2.0.1", "A Processor, 2 threads", "2030-01-02"),
     ]
 
 
-def test_missing_and_outdated_cells_are_named(
-    tmp_path: Path, make_record: MakeRecord, table2: Document
-) -> None:
+def test_missing_and_outdated_cells_are_named(tmp_path, make_record, table2):
     assert (table2.count, table2.total, len(table2.missing)) == (5, 11, 6)
     assert "texas-bmgcn-tuned" in table2.missing
     assert "6 of 11 have no record yet: texas-mixhop-tuned" in markdown(table2)
@@ -117,9 +114,7 @@ def test_missing_and_outdated_cells_are_named(
     assert "5 of 11 have a record of another plan" in markdown(found)
 
 
-def test_figure_has_its_picture_intervals_and_differences(
-    tmp_path: Path, make_record: MakeRecord
-) -> None:
+def test_figure_has_its_picture_intervals_and_differences(tmp_path, make_record):
     plan = experiment("figure3", TEXAS)
     records = write(
         tmp_path,
@@ -139,7 +134,7 @@ def test_figure_has_its_picture_intervals_and_differences(
     assert "\\includegraphics[width=\\linewidth]{figure3.png}" in latex(found)
 
 
-def test_table_4_names_the_statistics_of_each_row(tmp_path: Path, fill_cells: Fill) -> None:
+def test_table_4_names_the_statistics_of_each_row(tmp_path, fill_cells):
     plan = experiment("table4", TEXAS)
     fill_cells(tmp_path, plan, {"texas-hpgmn": 80.0})
     found = document(plan, Records.read(tmp_path))
@@ -150,9 +145,7 @@ def test_table_4_names_the_statistics_of_each_row(tmp_path: Path, fill_cells: Fi
 
 
 @pytest.mark.parametrize("name", ["options", "citation-options"])
-def test_an_option_that_changes_nothing_is_as_shipped(
-    name: str, tmp_path: Path, fill_cells: Fill
-) -> None:
+def test_an_option_that_changes_nothing_is_as_shipped(name, tmp_path, fill_cells):
     plan = experiment(name, SMALL)
     fill_cells(tmp_path, plan, {"shipped": 10.0})  # far below what the paper prints
     found = document(plan, Records.read(tmp_path))
@@ -170,13 +163,13 @@ def test_an_option_that_changes_nothing_is_as_shipped(
     assert all("↓" in text for text in row_of(found, name, "shipped"))
 
 
-def test_sound_protocol_shows_the_effect_of_defects(tmp_path: Path, fill_cells: Fill) -> None:
+def test_sound_protocol_shows_the_effect_of_defects(tmp_path, fill_cells):
     plan = experiment("sound", SMALL)
     means = {"hpgmn": 80.0, "chameleon-filtered-hpgmn": 30.0, "squirrel-gcn": 90.0}
     fill_cells(tmp_path, plan, means)
     found = document(plan, Records.read(tmp_path))
     assert list(grid_of(found, "sound").frame.columns)[1:] == [
-        *("chameleon-filtered", "squirrel-filtered", "cornell", "actor", "minesweeper (ROC-AUC)"),
+        *("chameleon-filtered", "squirrel-filtered", "cornell", "actor", "minesweeper (ROC-AUC)")
     ]
     assert "accuracy or ROC-AUC" in grid_of(found, "sound").caption
     assert grid_of(found, "sound-orders").heading == "Effect of the defects on the ranking"
@@ -190,12 +183,12 @@ def test_sound_protocol_shows_the_effect_of_defects(tmp_path: Path, fill_cells: 
     assert row_of(found, "sound-standing", "squirrel")[1] == "2 of 8"
 
 
-def test_table_1_explains_differences(tmp_path: Path, make_facts: Fill) -> None:
+def test_table_1_explains_differences(tmp_path, make_facts):
     make_facts(tmp_path)
     plan = experiment("table1", Budget(graphs=("texas", "cora")))
     found = document(plan, Records.read(tmp_path))
     assert row_of(found, "table1", "texas") == [
-        *("183 / 183", "325 / 309 ≠", "1,703 / 1,703", "5 / 5", "0.11 / 0.11"),
+        *("183 / 183", "325 / 309 ≠", "1,703 / 1,703", "5 / 5", "0.11 / 0.11")
     ]
     assert row_of(found, "table1", "cora") == ["–"] * 5
     assert row_of(found, "table1-explanations", "texas") == ["edges", "self-loops are counted"]
@@ -208,7 +201,7 @@ def test_table_1_explains_differences(tmp_path: Path, make_facts: Fill) -> None:
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
-def test_every_experiment_has_a_document(name: str, tmp_path: Path) -> None:
+def test_every_experiment_has_a_document(name, tmp_path):
     found = document(experiment(name), Records.read(tmp_path))
     assert found.count == 0
     assert f"`hpgmn reproduce {name}`" in markdown(found)
@@ -220,7 +213,7 @@ def test_every_experiment_has_a_document(name: str, tmp_path: Path) -> None:
     assert quick.intro.startswith("A quick run") or not quick.grids
 
 
-def test_the_csv_has_all_numbers(table2: Document) -> None:
+def test_the_csv_has_all_numbers(table2):
     lines = list(csv_module.DictReader(io.StringIO(csv(table2))))
     assert len(lines) == 11
     own = {line["row"]: line for line in lines}
@@ -237,7 +230,7 @@ def test_the_csv_has_all_numbers(table2: Document) -> None:
 
 
 @pytest.fixture
-def quick(tmp_path: Path, fill_cells: Fill) -> tuple[list[Experiment], Records]:
+def quick(tmp_path, fill_cells):
     """Every experiment, quick, with all records but one."""
     plans = [experiment(name, QUICK) for name in EXPERIMENTS]
     for plan in plans:
@@ -249,26 +242,24 @@ def quick(tmp_path: Path, fill_cells: Fill) -> tuple[list[Experiment], Records]:
 class Reader(HTMLParser):
     """Checks that tags are balanced and collects them."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.open: list[str] = []
         self.tags: list[tuple[str, dict[str, str | None]]] = []
 
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+    def handle_starttag(self, tag, attrs):
         self.tags.append((tag, dict(attrs)))
         if tag != "meta":
             self.open.append(tag)
 
-    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+    def handle_startendtag(self, tag, attrs):
         self.tags.append((tag, dict(attrs)))
 
-    def handle_endtag(self, tag: str) -> None:
+    def handle_endtag(self, tag):
         assert self.open.pop() == tag
 
 
-def test_page_is_well_formed_and_self_contained(
-    quick: tuple[list[Experiment], Records],
-) -> None:
+def test_page_is_well_formed_and_self_contained(quick):
     plans, records = quick
     documents = [document(plan, records) for plan in plans]
     text = page(documents)
@@ -294,7 +285,7 @@ def test_page_is_well_formed_and_self_contained(
     assert "<code>hpgmn reproduce table2</code>" in text
 
 
-def test_texts_never_become_markup() -> None:
+def test_texts_never_become_markup():
     grid = Grid("g", EVIL, frame((EVIL, "b"), [(EVIL, f"**{EVIL}**")]), True, EVIL)
     found = Document("g", EVIL, f"`{EVIL}`", EVIL, (grid,), missing=(EVIL,))
     assert "<script" not in page([found])
@@ -302,9 +293,7 @@ def test_texts_never_become_markup() -> None:
     assert "<script" not in markdown(found).replace(f"`{EVIL}`", "")  # code is shown as it is
 
 
-def test_same_records_give_the_same_files(
-    quick: tuple[list[Experiment], Records], tmp_path: Path
-) -> None:
+def test_same_records_give_the_same_files(quick, tmp_path):
     plans, records = quick
     documents = [document(plan, records) for plan in plans]
     first = write_documents(tmp_path / "a", documents)
@@ -317,9 +306,7 @@ def test_same_records_give_the_same_files(
     assert first[-1].name == "index.html"
 
 
-def test_page_keeps_experiments_of_earlier_commands(
-    quick: tuple[list[Experiment], Records], tmp_path: Path
-) -> None:
+def test_page_keeps_experiments_of_earlier_commands(quick, tmp_path):
     plans, records = quick
     documents = [document(plan, records) for plan in plans]
     *_, path = write_documents(tmp_path / "a", [documents[3]], documents)
@@ -328,13 +315,13 @@ def test_page_keeps_experiments_of_earlier_commands(
     assert {own.stem for own in (tmp_path / "a").iterdir()} == {"figure3", "index"}
 
 
-def test_a_folder_that_cannot_be_written_is_reported(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_written_is_reported(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(HPGMNError, match="Cannot write"):
         write_documents(tmp_path / "file", [])
 
 
-def test_documents_are_written_from_a_file(tmp_path: Path, make_facts: Fill) -> None:
+def test_documents_are_written_from_a_file(tmp_path, make_facts):
     make_facts(tmp_path / "cells")
     main([str(tmp_path / "cells"), str(tmp_path / "out")])
     assert "325 / 309" in (tmp_path / "out" / "table1.md").read_text(encoding="utf-8")

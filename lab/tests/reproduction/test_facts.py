@@ -32,7 +32,7 @@ from hpgmn_lab.reproduction.facts import (
 Save = Callable[..., Path]
 
 
-def random_graph(seed: int) -> Graph:
+def random_graph(seed):
     """Few nodes, so that self-loops, repeats, both directions and lonely nodes occur."""
     draw = np.random.default_rng(seed)
     return Graph(
@@ -40,7 +40,7 @@ def random_graph(seed: int) -> Graph:
     )
 
 
-def counted(graph: Graph) -> list[int]:
+def counted(graph):
     edges = [tuple(edge) for edge in graph.edge_index.T.tolist()]
     pairs = {frozenset(edge) for edge in edges}
     return [
@@ -53,7 +53,7 @@ def counted(graph: Graph) -> list[int]:
     ]
 
 
-def shares(graph: Graph, neighbors: dict[int, set[int]]) -> list[float]:
+def shares(graph, neighbors):
     """For each node with labelled neighbours the share that has its class."""
     found = []
     for node, others in neighbors.items():
@@ -63,7 +63,7 @@ def shares(graph: Graph, neighbors: dict[int, set[int]]) -> list[float]:
     return found
 
 
-def measured(graph: Graph) -> list[float]:
+def measured(graph):
     nodes = range(graph.num_nodes)
     edges = [tuple(edge) for edge in graph.edge_index.T.tolist()]
     out = {node: {b for a, b in edges if a == node != b} for node in nodes}
@@ -72,7 +72,7 @@ def measured(graph: Graph) -> list[float]:
     loops = {node: both[node] | ({node} if (node, node) in edges else set()) for node in nodes}
     y = graph.y
 
-    def edge_share(ends: list[tuple[int, int]]) -> float:
+    def edge_share(ends):
         return float(np.mean([y[a] == y[b] for a, b in ends if y[a] >= 0 and y[b] >= 0]))
 
     return [
@@ -88,19 +88,19 @@ def measured(graph: Graph) -> list[float]:
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_edges_and_homophilies_are_those_of_loops_over_the_edges(seed: int) -> None:
+def test_edges_and_homophilies_are_those_of_loops_over_the_edges(seed):
     graph = random_graph(seed)
     assert list(edge_counts(graph).values()) == counted(graph)
     assert list(homophilies(graph).values()) == pytest.approx(measured(graph))
     assert next(iter(homophilies(graph).values())) == pytest.approx(node_homophily(graph))
 
 
-def test_without_labels_nothing_is_alike_or_not() -> None:
+def test_without_labels_nothing_is_alike_or_not():
     graph = Graph([[0.0]] * 2, [[0], [1]])
     assert all(math.isnan(value) for value in homophilies(graph).values())
 
 
-def test_the_first_way_that_gives_the_printed_number_explains_it() -> None:
+def test_the_first_way_that_gives_the_printed_number_explains_it():
     assert explain(3, {"a": 2, "b": 3, "c": 3}, {"a": 3}, "twin") == "printed 3 = b (3)"
     assert explain(0.83, {"a": 0.8252}, {}) == "printed 0.83 = a (0.8252)"
     assert explain(0.83, {"a": 0.8248}, {}).startswith("printed 0.83: no definition gives it")
@@ -108,7 +108,7 @@ def test_the_first_way_that_gives_the_printed_number_explains_it() -> None:
     assert nearest_definition(4, {"a": 1, "b": 6, "c": 2}) == "b"
 
 
-def test_every_number_that_differs_is_explained(small_graph: Graph) -> None:
+def test_every_number_that_differs_is_explained(small_graph):
     small_graph.name = "texas"
     found = graph_facts(small_graph)
     assert (found.nodes, found.attributes, found.classes) == (18, 5, 3)
@@ -120,9 +120,7 @@ def test_every_number_that_differs_is_explained(small_graph: Graph) -> None:
     assert "no definition gives it" in found.explanations["edges"]
 
 
-def test_facts_are_kept_until_the_graph_changes(
-    save_as: Save, small_graph: Graph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_facts_are_kept_until_the_graph_changes(save_as, small_graph, tmp_path, monkeypatch):
     save_as("texas")
     first = do_facts("texas", tmp_path / "cells")
     assert read_facts(tmp_path / "cells", "texas") == first
@@ -137,9 +135,7 @@ def test_facts_are_kept_until_the_graph_changes(
     assert do_facts("texas", tmp_path / "cells") == second
 
 
-def test_a_number_of_the_twin_is_found_where_the_twin_is(
-    save_as: Save, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_number_of_the_twin_is_found_where_the_twin_is(save_as, tmp_path, monkeypatch):
     printed = paper.PrintedFacts(18, 33, 5, 3, 0.5)
     monkeypatch.setitem(paper.TABLE_1, "cornell-geomgcn", printed)
     save_as("cornell-geomgcn")
@@ -154,7 +150,7 @@ def test_a_number_of_the_twin_is_found_where_the_twin_is(
     assert beside.explanations["edges"] == expected
 
 
-def test_a_graph_that_is_not_here_has_no_facts(tmp_path: Path, save_as: Save) -> None:
+def test_a_graph_that_is_not_here_has_no_facts(tmp_path, save_as):
     save_as("texas")
     with pytest.raises(DataNotFoundError):
         do_facts("cora", tmp_path)
@@ -179,9 +175,7 @@ LISTED, PROPER = "edges as listed", "edges as listed, without self-loops"
         ("pubmed", None),
     ],
 )
-def test_the_papers_numbers_on_the_real_graphs(
-    data_dir: Path, tmp_path: Path, graph: str, edges: str | None
-) -> None:
+def test_the_papers_numbers_on_the_real_graphs(data_dir, tmp_path, graph, edges):
     found = do_facts(graph, tmp_path)
     printed = paper.TABLE_1[graph]
     own = (found.nodes, found.attributes, found.classes)
@@ -205,16 +199,14 @@ def test_the_papers_numbers_on_the_real_graphs(
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"nodes": 1}'])
-def test_damaged_facts_are_none(tmp_path: Path, text: str) -> None:
+def test_damaged_facts_are_none(tmp_path, text):
     (tmp_path / "texas-facts.json").write_text(text)
     assert read_facts(tmp_path, "texas") is None
     assert recorded_facts(Records.read(tmp_path), "texas") is None
     assert recorded_facts(Records.read(tmp_path), "cora") is None
 
 
-def test_differences_are_those_in_the_decimals_shown(
-    tmp_path: Path, make_facts: Callable[..., None]
-) -> None:
+def test_differences_are_those_in_the_decimals_shown(tmp_path, make_facts):
     make_facts(tmp_path)
     facts = read_facts(tmp_path, "texas")
     assert facts is not None

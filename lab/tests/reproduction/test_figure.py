@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
@@ -11,14 +10,14 @@ import pytest
 from hpgmn_lab.reproduction.cells import CellRecord, Records
 from hpgmn_lab.reproduction.figure import drawn, inline_svg, text_alternative, write_figure
 from hpgmn_lab.reproduction.plan import QUICK, Budget, experiment
-from hpgmn_lab.reproduction.tables import Table, table
+from hpgmn_lab.reproduction.tables import table
 
 MakeRecord = Callable[..., CellRecord]
 AsRecords = Callable[..., Records]
 
 
 @pytest.fixture
-def figure3(make_record: MakeRecord, as_records: AsRecords) -> Table:
+def figure3(make_record, as_records):
     """Every variant but 'without both' on squirrel."""
     plan = experiment("figure3", Budget(splits=4))
     records = [
@@ -29,7 +28,7 @@ def figure3(make_record: MakeRecord, as_records: AsRecords) -> Table:
     return table(plan, as_records(*records))
 
 
-def test_bars_and_whiskers_are_the_numbers(figure3: Table) -> None:
+def test_bars_and_whiskers_are_the_numbers(figure3):
     with drawn(figure3) as figure:
         texas, squirrel = figure.axes
         assert [axes.get_title() for axes in figure.axes] == ["Texas", "Squirrel"]
@@ -44,7 +43,7 @@ def test_bars_and_whiskers_are_the_numbers(figure3: Table) -> None:
         assert high > 77.1
 
 
-def test_both_panels_have_the_same_scale(make_record: MakeRecord, as_records: AsRecords) -> None:
+def test_both_panels_have_the_same_scale(make_record, as_records):
     plan = experiment("figure3", Budget(splits=2))
     scores = {"texas": [70.0, 71.0], "squirrel": [75.0, 75.1]}
     records = [make_record(cell, scores[cell.graph]) for cell in plan.cells]
@@ -54,7 +53,7 @@ def test_both_panels_have_the_same_scale(make_record: MakeRecord, as_records: As
     assert spans[1] == pytest.approx(spans[0])
 
 
-def test_bars_differ_without_colours(figure3: Table) -> None:
+def test_bars_differ_without_colours(figure3):
     with drawn(figure3) as figure:
         hatches = [bar.get_hatch() for bar in figure.axes[0].patches]
         labels = [words.get_text() for words in figure.legends[0].get_texts()]
@@ -62,14 +61,14 @@ def test_bars_differ_without_colours(figure3: Table) -> None:
     assert labels == ["full", "without K-pattern", "without entropy", "without both"]
 
 
-def test_the_axis_says_that_it_does_not_start_at_zero(figure3: Table) -> None:
+def test_the_axis_says_that_it_does_not_start_at_zero(figure3):
     with drawn(figure3) as figure:
         label = figure.get_supxlabel()
     assert "do not start at zero" in label
     assert "95 % interval of the mean" in label
 
 
-def test_same_numbers_give_the_same_files(figure3: Table, tmp_path: Path) -> None:
+def test_same_numbers_give_the_same_files(figure3, tmp_path):
     import matplotlib
 
     first = [path.read_bytes() for path in write_figure(figure3, tmp_path / "one")]
@@ -77,14 +76,14 @@ def test_same_numbers_give_the_same_files(figure3: Table, tmp_path: Path) -> Non
         second = [path.read_bytes() for path in write_figure(figure3, tmp_path / "two")]
     assert first == second
     assert sorted(path.name for path in tmp_path.iterdir()) == [
-        *("one.png", "one.svg", "two.png", "two.svg"),
+        *("one.png", "one.svg", "two.png", "two.svg")
     ]
     assert first[0].startswith(b"\x89PNG")
     ElementTree.fromstring(first[1])
     assert b"date" not in first[1].lower()
 
 
-def test_without_records_the_figure_is_empty(tmp_path: Path, as_records: AsRecords) -> None:
+def test_without_records_the_figure_is_empty(tmp_path, as_records):
     found = table(experiment("figure3", QUICK), as_records())
     assert len(write_figure(found, tmp_path / "f")) == 2
     assert text_alternative(found).endswith("texas: no record yet.")

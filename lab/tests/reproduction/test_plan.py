@@ -14,29 +14,22 @@ from hpgmn.models.hpgmn import HPGMNSettings
 from hpgmn.models.shipped import read_config, settings_for
 from hpgmn_lab.reproduction import plan
 from hpgmn_lab.reproduction.cells import Cell
-from hpgmn_lab.reproduction.plan import (
-    ENCODER_OPTIONS,
-    FULL,
-    QUICK,
-    STATISTICS_OPTIONS,
-    Budget,
-    experiment,
-)
+from hpgmn_lab.reproduction.plan import ENCODER_OPTIONS, FULL, QUICK, STATISTICS_OPTIONS, experiment
 
 HETEROPHILOUS = ("texas", "wisconsin", "cornell-geomgcn", "chameleon", "squirrel", "crocodile")
 CITATION = ("cora", "citeseer", "pubmed")
 SOUND = ("chameleon-filtered", "squirrel-filtered", "cornell", "actor", "minesweeper")
 
 
-def every_cell(budget: Budget = FULL) -> list[Cell]:
+def every_cell(budget=FULL):
     return [cell for name in plan.EXPERIMENTS for cell in experiment(name, budget).cells]
 
 
-def labels(name: str, budget: Budget = FULL) -> list[str]:
+def labels(name, budget=FULL):
     return [row.label for row in experiment(name, budget).rows]
 
 
-def test_table_2_has_the_papers_rows_and_graphs() -> None:
+def test_table_2_has_the_papers_rows_and_graphs():
     found = experiment("table2")
     assert found.graphs == HETEROPHILOUS
     assert labels("table2") == [
@@ -48,7 +41,7 @@ def test_table_2_has_the_papers_rows_and_graphs() -> None:
     assert len(found.cells) == 11 * 6
 
 
-def test_table_3_has_the_papers_rows_and_graphs() -> None:
+def test_table_3_has_the_papers_rows_and_graphs():
     found = experiment("table3")
     assert found.graphs == CITATION
     assert labels("table3")[:7] == [
@@ -58,12 +51,12 @@ def test_table_3_has_the_papers_rows_and_graphs() -> None:
     assert all(tuple(row.cells) == CITATION for row in found.rows)
 
 
-def test_table_1_is_about_all_nine_graphs_and_trains_nothing() -> None:
+def test_table_1_is_about_all_nine_graphs_and_trains_nothing():
     assert experiment("table1").graphs == HETEROPHILOUS + CITATION
     assert experiment("table1").cells == []
 
 
-def test_every_tuned_model_of_a_graph_gets_the_same_search_and_the_same_final_runs() -> None:
+def test_every_tuned_model_of_a_graph_gets_the_same_search_and_the_same_final_runs():
     tuned = [cell for cell in every_cell() if cell.variant == "tuned"]
     in_sound = 8 * 5 + 4 * 3  # on graphs with defects, four of the models are in Table 2 already
     assert len({cell.name for cell in tuned}) == 9 * 6 + 7 * 3 + in_sound
@@ -95,11 +88,11 @@ def test_every_tuned_model_of_a_graph_gets_the_same_search_and_the_same_final_ru
         ("cornell", "sound"),
     ],
 )
-def test_a_graph_is_split_as_its_table_says(graph: str, protocol: str) -> None:
+def test_a_graph_is_split_as_its_table_says(graph, protocol):
     assert plan.tuned("gcn", graph).protocol == protocol
 
 
-def test_figure_3_takes_regularisers_away_from_the_shipped_settings() -> None:
+def test_figure_3_takes_regularisers_away_from_the_shipped_settings():
     found = experiment("figure3")
     assert found.graphs == ("texas", "squirrel")
     shipped = settings_for("squirrel", "hpgmn")
@@ -113,7 +106,7 @@ def test_figure_3_takes_regularisers_away_from_the_shipped_settings() -> None:
 
 
 @pytest.mark.parametrize("graph", ["texas", "squirrel"])
-def test_table_4_takes_one_statistic_away_each_time(graph: str) -> None:
+def test_table_4_takes_one_statistic_away_each_time(graph):
     shipped = settings_for(graph, "hpgmn")
     own = {row.label: row.cells[graph].settings for row in experiment("table4").rows}
     assert own.pop("full") == shipped
@@ -131,13 +124,13 @@ def test_table_4_takes_one_statistic_away_each_time(graph: str) -> None:
         assert {**settings, "statistics": 0} == {**shipped, "statistics": 0}
 
 
-def test_the_sound_protocol_stands_beside_the_graphs_with_defects() -> None:
+def test_the_sound_protocol_stands_beside_the_graphs_with_defects():
     found = experiment("sound")
     assert found.graphs == (*SOUND, "chameleon", "squirrel", "cornell-geomgcn")
     assert labels("sound") == ["mlp", "gcn", "gprgnn", "h2gcn", "linkx", "fsgnn", "dirgcn", "hpgmn"]
 
 
-def test_averages_are_over_five_seeds_of_each_value_of_the_table() -> None:
+def test_averages_are_over_five_seeds_of_each_value_of_the_table():
     rows = {row.label: row for name in ("table2", "table3") for row in experiment(name).rows}
     heterophilous = rows["hpgmn, shipped, 5 seeds averaged"].cells["texas"]
     assert (heterophilous.splits, heterophilous.seeds) == (tuple(range(10)), 5)
@@ -147,7 +140,7 @@ def test_averages_are_over_five_seeds_of_each_value_of_the_table() -> None:
     assert heterophilous == dataclasses.replace(shipped, variant="ensemble", seeds=5)
 
 
-def test_the_options_start_from_the_shipped_settings() -> None:
+def test_the_options_start_from_the_shipped_settings():
     found = experiment("options")
     assert found.graphs == HETEROPHILOUS
     rows = {row.label: row.cells for row in found.rows}
@@ -163,7 +156,7 @@ def test_the_options_start_from_the_shipped_settings() -> None:
         assert all(tuple(row.cells) == one.graphs for row in one.rows)
 
 
-def test_an_option_that_changes_nothing_is_not_trained_again() -> None:
+def test_an_option_that_changes_nothing_is_not_trained_again():
     rows = {row.label: row.cells for row in experiment("options").rows}
     plain = [g for g in HETEROPHILOUS if "neighbor" not in str(settings_for(g)["statistics"])]
     assert plain
@@ -173,19 +166,19 @@ def test_an_option_that_changes_nothing_is_not_trained_again() -> None:
 
 
 @pytest.mark.parametrize("budget", [FULL, QUICK])
-def test_cells_of_one_name_are_the_same_in_every_experiment(budget: Budget) -> None:
+def test_cells_of_one_name_are_the_same_in_every_experiment(budget):
     cells: dict[str, Cell] = {}
     for cell in every_cell(budget):
         assert cells.setdefault(cell.name, cell) == cell
 
 
 @pytest.mark.parametrize("budget", [FULL, QUICK])
-def test_every_cells_settings_are_ones_its_model_takes(budget: Budget) -> None:
+def test_every_cells_settings_are_ones_its_model_takes(budget):
     for cell in every_cell(budget):
         make_settings(find_model(cell.model).settings, cell.settings)
 
 
-def test_quick_means_few_graphs_few_runs_and_no_stage_beyond_twenty_epochs() -> None:
+def test_quick_means_few_graphs_few_runs_and_no_stage_beyond_twenty_epochs():
     assert {cell.graph for cell in every_cell(QUICK)} == {"texas", "cornell", "cora"}
     stages = set()
     for cell in every_cell(QUICK):
@@ -199,13 +192,13 @@ def test_quick_means_few_graphs_few_runs_and_no_stage_beyond_twenty_epochs() -> 
     assert {"epochs", "estimator_epochs", "pretraining_epochs"} <= stages
 
 
-def test_quick_has_every_table() -> None:
+def test_quick_has_every_table():
     for name in plan.EXPERIMENTS:
         assert experiment(name, QUICK).graphs, name
         assert labels(name, QUICK) == labels(name)
 
 
-def test_an_unknown_experiment_is_told_with_the_nearest() -> None:
+def test_an_unknown_experiment_is_told_with_the_nearest():
     with pytest.raises(HPGMNError, match=r"Unknown experiment 'tabel2'. Did you mean 'table2'\?"):
         experiment("tabel2")
 
@@ -237,11 +230,11 @@ BASE: dict[str, Any] = {
         ("train-labels-only", {"label_confidence": 1.0}),
     ],
 )
-def test_an_option_changes_what_it_names(variant: str, change: dict[str, Any]) -> None:
+def test_an_option_changes_what_it_names(variant, change):
     assert STATISTICS_OPTIONS[variant](BASE) == BASE | change
 
 
-def test_without_column_dropout_no_statistic_is_thinned_out() -> None:
+def test_without_column_dropout_no_statistic_is_thinned_out():
     changed = STATISTICS_OPTIONS["without-column-dropout"](BASE)
     rates = {name: value for name, value in changed.items() if name.endswith("_dropout")}
     assert set(rates) == {
@@ -252,7 +245,7 @@ def test_without_column_dropout_no_statistic_is_thinned_out() -> None:
     assert changed.keys() - rates.keys() == BASE.keys()
 
 
-def test_the_papers_config_is_the_papers_on_every_graph() -> None:
+def test_the_papers_config_is_the_papers_on_every_graph():
     """What ``hpgmn train GRAPH --config paper`` trains, whatever ships for the graph."""
     [row] = [row for row in experiment("options").rows if row.label == "paper config"]
     expected = make_settings(HPGMNSettings, read_config("paper")["settings"])
@@ -270,5 +263,5 @@ def test_the_papers_config_is_the_papers_on_every_graph() -> None:
         ("without-batch-norm", {"batch_norm": False}),
     ],
 )
-def test_encoder_options_change_what_they_name(variant: str, change: dict[str, Any]) -> None:
+def test_encoder_options_change_what_they_name(variant, change):
     assert ENCODER_OPTIONS[variant](BASE) == BASE | change

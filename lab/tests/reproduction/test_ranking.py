@@ -19,7 +19,7 @@ SMALL = Budget(trials=1, splits=2, graphs=("chameleon-filtered", "chameleon", "c
 
 
 @pytest.fixture
-def make(make_record: MakeRecord, as_records: AsRecords) -> Make:
+def make(make_record, as_records):
     """The table of the sound protocol with given means: graph → model → mean of two splits.
 
     The second split is 0.1 higher for mlp, 0.2 lower for all others: differences between these have
@@ -27,7 +27,7 @@ def make(make_record: MakeRecord, as_records: AsRecords) -> Make:
     """
     plan = experiment("sound", SMALL)
 
-    def _make(means: Mapping[str, Mapping[str, float]]) -> Table:
+    def _make(means):
         records = []
         for cell in plan.cells:
             if cell.model in means.get(cell.graph, {}):
@@ -45,7 +45,7 @@ MEANS = {
 }
 
 
-def test_only_models_with_both_records_are_paired(make: Make) -> None:
+def test_only_models_with_both_records_are_paired(make):
     graphs = ("chameleon", "chameleon-filtered")
     means = paired_means(make(MEANS), graphs)
     assert list(means.index) == ["mlp", "gcn", "dirgcn", "hpgmn"]
@@ -66,9 +66,7 @@ def test_only_models_with_both_records_are_paired(make: Make) -> None:
         ({"hpgmn": 71.0}, "1 of 1", None, None),
     ],
 )
-def test_rank_of_hpgmn(
-    make: Make, means: dict[str, float], rank: str, rival: str | None, distance: float | None
-) -> None:
+def test_rank_of_hpgmn(make, means, rank, rival, distance):
     found = standing(make({"cornell": means}), "cornell")
     assert found is not None
     assert (found.rank(found.ours), found.rival) == (rank, rival)
@@ -77,7 +75,7 @@ def test_rank_of_hpgmn(
         assert 100 * found.distance.mean == pytest.approx(distance)
 
 
-def test_the_lead_is_paired(make: Make) -> None:
+def test_the_lead_is_paired(make):
     # 0.3 ± t(0.975, 1) · √((1/2 + 20/48) · 0.045) = 0.3 ± 12.706 · 0.2031
     found = standing(make({"cornell": {"hpgmn": 42.3, "mlp": 42.0, "gcn": 30.0}}), "cornell")
     assert found is not None
@@ -88,13 +86,11 @@ def test_the_lead_is_paired(make: Make) -> None:
     assert 100 * found.lead.low == pytest.approx(0.3 - 12.706 * 0.2031, abs=1e-3)
 
 
-def test_without_records_there_is_no_order(make: Make) -> None:
+def test_without_records_there_is_no_order(make):
     assert standing(make({}), "cornell") is None
 
 
-def test_a_form_of_hpgmn_is_no_rival_of_another(
-    make_record: MakeRecord, as_records: AsRecords
-) -> None:
+def test_a_form_of_hpgmn_is_no_rival_of_another(make_record, as_records):
     plan = experiment("table3", Budget(trials=1, seeds=2, graphs=("cora",)))
     given = {"hpgmn-gcn": (84.0, 1.0), "hpgmn-appnp": (83.0, 9.0), "gcn": (80.0, 2.0)}
     records = [
@@ -107,7 +103,7 @@ def test_a_form_of_hpgmn_is_no_rival_of_another(
     assert (found.ours, found.rival, found.rank(found.ours)) == ("hpgmn-appnp", "gcn", "2 of 3")
 
 
-def test_an_interval_excludes_zero_or_not() -> None:
+def test_an_interval_excludes_zero_or_not():
     assert excludes_zero(Difference(0.1, 0.01, 0.2, 5, "splits"))
     assert excludes_zero(Difference(-0.1, -0.2, -0.01, 5, "splits"))
     assert not excludes_zero(Difference(0.1, -0.01, 0.2, 5, "splits"))

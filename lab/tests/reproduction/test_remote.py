@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -17,7 +14,7 @@ URL = "memory://bucket/table2"
 
 
 @pytest.fixture
-def system() -> Iterator[Any]:
+def system():
     import fsspec
 
     found = fsspec.filesystem("memory")
@@ -27,24 +24,24 @@ def system() -> Iterator[Any]:
 
 
 @pytest.fixture(autouse=True)
-def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+def pauses(monkeypatch):
     """The pauses that are made between tries; they take no time."""
     made: list[float] = []
     monkeypatch.setattr(remote.time, "sleep", made.append)
     return made
 
 
-def files(system: Any) -> dict[str, bytes]:
+def files(system):
     return {name: system.cat_file(name) for name in sorted(system.store)}
 
 
-def test_urls_and_paths_are_distinguished() -> None:
+def test_urls_and_paths_are_distinguished():
     assert [is_url(one) for one in ("s3://a/b", "file:///a", "/a/b", "a:b")] == [True] * 2 + [
         False
     ] * 2
 
 
-def test_records_are_downloaded_and_new_files_uploaded(system: Any) -> None:
+def test_records_are_downloaded_and_new_files_uploaded(system):
     system.pipe_file("/bucket/table2/cells/a.json", b"one")
     system.pipe_file("/bucket/table2/cells/a.json.unfinished", b"half")
     system.pipe_file("/bucket/table2/search/b.json", b"two")
@@ -72,13 +69,11 @@ def test_records_are_downloaded_and_new_files_uploaded(system: Any) -> None:
 
 
 @pytest.mark.usefixtures("system")
-def test_unchanged_files_are_not_uploaded_again(
-    system: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unchanged_files_are_not_uploaded_again(system, tmp_path, monkeypatch):
     sent: list[str] = []
     genuine = type(system).pipe_file
 
-    def pipe(own: Any, path: str, content: bytes, **options: Any) -> None:
+    def pipe(own, path, content, **options):
         sent.append(path)
         genuine(own, path, content, **options)
 
@@ -93,8 +88,8 @@ def test_unchanged_files_are_not_uploaded_again(
     assert len(sent) == 2
 
 
-def test_finished_work_is_uploaded_after_an_error(system: Any) -> None:
-    def work() -> None:
+def test_finished_work_is_uploaded_after_an_error(system):
+    def work():
         with remote_folder(URL) as folder:
             (folder.local / "cells").mkdir()
             (folder.local / "cells/a.json").write_bytes(b"one")
@@ -105,14 +100,14 @@ def test_finished_work_is_uploaded_after_an_error(system: Any) -> None:
     assert files(system) == {"/bucket/table2/cells/a.json": b"one"}
 
 
-def test_a_folder_on_disk_may_be_a_url(tmp_path: Path) -> None:
+def test_a_folder_on_disk_may_be_a_url(tmp_path):
     with remote_folder(f"file://{tmp_path}/deep/er") as folder:
         (folder.local / "cells").mkdir()
         (folder.local / "cells/a.json").write_bytes(b"one")
     assert [path.name for path in (tmp_path / "deep/er/cells").iterdir()] == ["a.json"]
 
 
-def test_urls_that_cannot_be_used_are_reported(tmp_path: Path) -> None:
+def test_urls_that_cannot_be_used_are_reported(tmp_path):
     with pytest.raises(HPGMNError, match="Cannot use the folder nosuch://a"):
         RemoteFolder("nosuch://a", tmp_path)
     (tmp_path / "file").write_text("")
@@ -126,20 +121,18 @@ def test_urls_that_cannot_be_used_are_reported(tmp_path: Path) -> None:
 class Outage:
     """A file system that takes nothing for a while."""
 
-    def __init__(self, system: Any, monkeypatch: pytest.MonkeyPatch, failures: int) -> None:
+    def __init__(self, system, monkeypatch, failures):
         self.left, self.genuine = failures, system.pipe_file
         monkeypatch.setattr(type(system), "pipe_file", self.pipe_file)
 
-    def pipe_file(self, *arguments: Any, **options: Any) -> None:
+    def pipe_file(self, *arguments, **options):
         self.left -= 1
         if self.left >= 0:
             raise OSError("no route to the bucket")
         self.genuine(*arguments, **options)
 
 
-def test_a_short_outage_is_retried(
-    system: Any, pauses: list[float], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_short_outage_is_retried(system, pauses, monkeypatch):
     with remote_folder(URL) as folder:
         (folder.local / "cells").mkdir()
         (folder.local / "cells/a.json").write_bytes(b"one")
@@ -149,9 +142,7 @@ def test_a_short_outage_is_retried(
     assert not folder.local.exists()
 
 
-def test_the_local_copy_is_kept_when_the_upload_fails(
-    system: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_local_copy_is_kept_when_the_upload_fails(system, monkeypatch):
     context = remote_folder(URL)
     folder = context.__enter__()
     (folder.local / "cells").mkdir()

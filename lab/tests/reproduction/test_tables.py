@@ -15,14 +15,8 @@ from hpgmn.base.errors import HPGMNError
 from hpgmn.base.settings import make_settings, settings_dict
 from hpgmn.models import MODELS
 from hpgmn_lab.reproduction.cells import CellRecord, Records
-from hpgmn_lab.reproduction.plan import Budget, Experiment, experiment
-from hpgmn_lab.reproduction.tables import (
-    ENSEMBLE,
-    VARIANT,
-    Entry,
-    Table,
-    table,
-)
+from hpgmn_lab.reproduction.plan import Budget, experiment
+from hpgmn_lab.reproduction.tables import ENSEMBLE, VARIANT, table
 
 MakeRecord = Callable[..., CellRecord]
 FOUR = Budget(trials=3, splits=4, graphs=("texas", "squirrel", "cora", "citeseer"))
@@ -31,55 +25,55 @@ OURS = [80.0, 84.0, 86.0, 90.0]  # mean 85
 THEIRS = [79.0, 80.0, 84.0, 85.0]  # mean 82: differences 1, 4, 2, 5
 
 
-def cell_of(plan: Experiment, name: str) -> object:
+def cell_of(plan, name):
     return next(cell for cell in plan.cells if cell.name == name)
 
 
-def records_of(*records: CellRecord) -> Records:
+def records_of(*records):
     contents = {record.name: dataclasses.asdict(record) for record in records}
     return Records(Path("some/cells"), contents)
 
 
-def made(plan: Experiment, **records: CellRecord) -> Table:
+def made(plan, **records):
     return table(plan, records_of(*records.values()))
 
 
-def entry_of(found: Table, label: str, graph: str) -> Entry:
+def entry_of(found, label, graph):
     return next(line.entries[graph] for line in found.lines if line.label == label)
 
 
 @pytest.fixture
-def plan() -> Experiment:
+def plan():
     return experiment("table2", FOUR)
 
 
 @pytest.fixture
-def pair(plan: Experiment, make_record: MakeRecord) -> Table:
+def pair(plan, make_record):
     """HP-GMN and GCN on texas, both tuned."""
     ours = make_record(cell_of(plan, "texas-hpgmn-tuned"), OURS, val=[88.0, 90.0, 91.0, 91.0])
     theirs = make_record(cell_of(plan, "texas-gcn-tuned"), THEIRS)
     return made(plan, ours=ours, theirs=theirs)
 
 
-def test_mean_and_deviation_are_those_of_the_runs(pair: Table) -> None:
+def test_mean_and_deviation_are_those_of_the_runs(pair):
     record = entry_of(pair, "hpgmn", "texas").record
     assert record is not None
     assert record.score.mean == pytest.approx(85.0)
     assert record.score.std == pytest.approx(statistics.stdev(OURS))
 
 
-def test_interval_is_students(pair: Table) -> None:
+def test_interval_is_students(pair):
     half = stats.t.ppf(0.975, 3) * statistics.stdev(OURS) / 2
     assert entry_of(pair, "hpgmn", "texas").interval == pytest.approx((85 - half, 85 + half))
 
 
-def test_validation_and_its_gap_to_the_test_score(pair: Table) -> None:
+def test_validation_and_its_gap_to_the_test_score(pair):
     entry = entry_of(pair, "hpgmn", "texas")
     assert entry.validation == pytest.approx(90.0)
     assert entry.gap == pytest.approx(5.0)
 
 
-def test_difference_to_hpgmn_is_paired_and_corrected(pair: Table) -> None:
+def test_difference_to_hpgmn_is_paired_and_corrected(pair):
     found = entry_of(pair, "gcn", "texas").difference
     assert found is not None
     assert found.low is not None
@@ -90,7 +84,7 @@ def test_difference_to_hpgmn_is_paired_and_corrected(pair: Table) -> None:
     assert entry_of(pair, "hpgmn", "texas").difference is None
 
 
-def test_printed_numbers_and_whether_they_are_reached(pair: Table) -> None:
+def test_printed_numbers_and_whether_they_are_reached(pair):
     ours, theirs = entry_of(pair, "hpgmn", "texas"), entry_of(pair, "gcn", "texas")
     assert ours.published is not None
     assert ours.published.mean == 85.1
@@ -100,13 +94,13 @@ def test_printed_numbers_and_whether_they_are_reached(pair: Table) -> None:
     assert theirs.verdict.published_mean == 59.5
 
 
-def test_cost_is_search_and_final_run(pair: Table) -> None:
+def test_cost_is_search_and_final_run(pair):
     entry = entry_of(pair, "hpgmn", "texas")
     assert (len(entry.runs_per_trial), entry.seconds_search) == (3, 100.0)
     assert entry.seconds == pytest.approx(112.3)
 
 
-def test_cells_without_a_record_are_named(plan: Experiment, pair: Table) -> None:
+def test_cells_without_a_record_are_named(plan, pair):
     assert len(pair.missing) == len(plan.cells) - 2
     assert "texas-mlp-tuned" in pair.missing
     empty = entry_of(pair, "mlp", "texas")
@@ -115,7 +109,7 @@ def test_cells_without_a_record_are_named(plan: Experiment, pair: Table) -> None
     assert [entry.cell.name for entry in pair.done] == ["texas-gcn-tuned", "texas-hpgmn-tuned"]
 
 
-def test_a_record_of_another_plan_is_not_shown(plan: Experiment, make_record: MakeRecord) -> None:
+def test_a_record_of_another_plan_is_not_shown(plan, make_record):
     cell = cell_of(plan, "texas-hpgmn-tuned")
     other = make_record(dataclasses.replace(cell, trials=99), OURS)  # type: ignore[type-var]
     found = made(plan, other=other)
@@ -124,10 +118,10 @@ def test_a_record_of_another_plan_is_not_shown(plan: Experiment, make_record: Ma
     assert entry_of(found, "hpgmn", "texas").record is None
 
 
-def test_explicit_defaults_are_the_same_plan(plan: Experiment, make_record: MakeRecord) -> None:
+def test_explicit_defaults_are_the_same_plan(plan, make_record):
     cell = cell_of(plan, "texas-hpgmn-shipped")
 
-    def is_shown(**config: object) -> bool:
+    def is_shown(**config):
         record = make_record(cell, OURS, config=config)
         return entry_of(made(plan, one=record), "hpgmn, shipped", "texas").record is not None
 
@@ -141,12 +135,12 @@ def test_explicit_defaults_are_the_same_plan(plan: Experiment, make_record: Make
     assert not is_shown()
 
 
-def test_trials_of_another_space_are_outdated(plan: Experiment, make_record: MakeRecord) -> None:
+def test_trials_of_another_space_are_outdated(plan, make_record):
     record = make_record(cell_of(plan, "texas-hpgmn-tuned"), OURS)
     assert record.search is not None
     first, second, third = record.search["trials"]
 
-    def is_shown(*trials: dict[str, object], **search: object) -> bool:
+    def is_shown(*trials, **search):
         own = {**record.search, "trials": list(trials), **search}  # type: ignore[dict-item]
         changed = dataclasses.replace(record, search=own)
         return entry_of(made(plan, one=changed), "hpgmn", "texas").record is not None
@@ -165,9 +159,7 @@ def test_trials_of_another_space_are_outdated(plan: Experiment, make_record: Mak
     assert made(plan, one=lost).outdated == ("texas-hpgmn-tuned",)
 
 
-def test_an_option_that_changes_nothing_has_no_numbers_of_its_own(
-    make_record: MakeRecord,
-) -> None:
+def test_an_option_that_changes_nothing_has_no_numbers_of_its_own(make_record):
     plan = experiment("options", FOUR)
     found = table(plan, records_of(*(make_record(cell, OURS) for cell in plan.cells)))
     full, *others = found.lines
@@ -189,14 +181,14 @@ def test_an_option_that_changes_nothing_has_no_numbers_of_its_own(
     assert (found.missing, len(found.done)) == ((), len(plan.cells))
 
 
-def test_a_row_that_is_as_shipped_everywhere_is_a_variant() -> None:
+def test_a_row_that_is_as_shipped_everywhere_is_a_variant():
     plan = experiment("options", FOUR)
     row = dataclasses.replace(plan.rows[1], cells=plan.rows[0].cells)
     found = table(dataclasses.replace(plan, rows=(plan.rows[0], row)), records_of())
     assert [line.kind for line in found.lines] == ["shipped", VARIANT]
 
 
-def test_rows_stand_in_the_papers_order_then_shipped_then_averaged(plan: Experiment) -> None:
+def test_rows_stand_in_the_papers_order_then_shipped_then_averaged(plan):
     found = table(plan, records_of())
     assert [line.label for line in found.lines] == [
         *("mlp", "gcn", "mixhop", "gcn-jk", "appnp", "gprgnn", "bmgcn", "mmp", "hpgmn"),
@@ -207,7 +199,7 @@ def test_rows_stand_in_the_papers_order_then_shipped_then_averaged(plan: Experim
     assert found.reference("texas") is None
 
 
-def test_best_of_a_column_is_among_the_tuned(plan: Experiment, make_record: MakeRecord) -> None:
+def test_best_of_a_column_is_among_the_tuned(plan, make_record):
     found = made(
         plan,
         shipped=make_record(cell_of(plan, "texas-hpgmn-shipped"), [99.0] * 4),
@@ -220,7 +212,7 @@ def test_best_of_a_column_is_among_the_tuned(plan: Experiment, make_record: Make
     assert not any(line.entries["squirrel"].is_best for line in found.lines)
 
 
-def test_ensemble_shows_the_averages(plan: Experiment, make_record: MakeRecord) -> None:
+def test_ensemble_shows_the_averages(plan, make_record):
     cell = cell_of(plan, "texas-hpgmn-ensemble")
     averages = [88.0, 90.0, 92.0, 94.0]
     found = made(
@@ -247,9 +239,7 @@ def test_ensemble_shows_the_averages(plan: Experiment, make_record: MakeRecord) 
         ({"test_score": [0.5] * 4, "test_score_mean": 0.6}, "count or mean"),
     ],
 )
-def test_a_damaged_ensemble_is_refused(
-    plan: Experiment, make_record: MakeRecord, ensemble: object, sentence: str
-) -> None:
+def test_a_damaged_ensemble_is_refused(plan, make_record, ensemble, sentence):
     record = make_record(cell_of(plan, "texas-hpgmn-ensemble"), [50.0] * 20, ensemble=ensemble)
     with pytest.raises(HPGMNError, match=sentence) as raised:
         table(plan, records_of(record))
@@ -257,16 +247,14 @@ def test_a_damaged_ensemble_is_refused(
 
 
 @pytest.mark.parametrize("change", [{"test_score_mean": 0.1}, {"val_score": [0.5]}])
-def test_a_record_with_wrong_numbers_is_refused(
-    plan: Experiment, make_record: MakeRecord, change: dict[str, object]
-) -> None:
+def test_a_record_with_wrong_numbers_is_refused(plan, make_record, change):
     record = make_record(cell_of(plan, "texas-hpgmn-tuned"), OURS, **change)
     with pytest.raises(HPGMNError, match="texas-hpgmn-tuned") as raised:
         table(plan, records_of(record))
     assert "Remove texas-hpgmn-tuned from some/cells" in str(raised.value.remedy)
 
 
-def test_citation_graphs_are_set_against_the_better_form(make_record: MakeRecord) -> None:
+def test_citation_graphs_are_set_against_the_better_form(make_record):
     plan = experiment("table3", FOUR)
     records = {}
     for graph, better in (("cora", "hpgmn-gcn"), ("citeseer", "hpgmn-appnp")):
@@ -286,7 +274,7 @@ def test_citation_graphs_are_set_against_the_better_form(make_record: MakeRecord
     assert (other.over, other.count) == ("seeds", 5)
 
 
-def test_variants_are_set_against_the_full_model(make_record: MakeRecord) -> None:
+def test_variants_are_set_against_the_full_model(make_record):
     plan = experiment("figure3", FOUR)
     found = made(
         plan,
@@ -303,7 +291,7 @@ def test_variants_are_set_against_the_full_model(make_record: MakeRecord) -> Non
     assert found.competing == list(found.lines)
 
 
-def test_table4_has_numbers_of_its_own() -> None:
+def test_table4_has_numbers_of_its_own():
     found = table(experiment("table4", FOUR), records_of())
     printed = {line.label: line.entries["squirrel"].published for line in found.lines}
     means = {label: own.mean for label, own in printed.items() if own}

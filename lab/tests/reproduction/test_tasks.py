@@ -20,11 +20,10 @@ import hpgmn
 import hpgmn_lab
 from hpgmn.base.errors import HPGMNError
 from hpgmn.engines.processes import LocalEngine
-from hpgmn.graph import Graph
 from hpgmn.graph.datasets import DATASETS
 from hpgmn_lab import paper
 from hpgmn_lab.reproduction import plan, tasks
-from hpgmn_lab.reproduction.cells import Cell, CellRecord, read_cell
+from hpgmn_lab.reproduction.cells import Cell, read_cell
 from hpgmn_lab.reproduction.tasks import (
     Outcome,
     attempt,
@@ -56,7 +55,7 @@ PLAIN = dataclasses.replace(SEARCHED, variant="shipped", trials=0, search_splits
 CELLS = [dataclasses.replace(PLAIN, model=model) for model in ("mlp", "gcn", "appnp")]
 
 
-def same(folder: Path, lasting: Lasting) -> dict[str, Any]:
+def same(folder, lasting):
     """All records of a folder without times and without the machine."""
     found = {}
     for path in sorted(folder.glob("cells/*.json")):
@@ -66,9 +65,7 @@ def same(folder: Path, lasting: Lasting) -> dict[str, Any]:
     return found
 
 
-def test_records_are_those_of_this_machine(
-    save_as: Save, tmp_path: Path, lasting: Lasting, here_engine: Any
-) -> None:
+def test_records_are_those_of_this_machine(save_as, tmp_path, lasting, here_engine):
     save_as("texas")
     engine, told, progress = here_engine(), [], []
     found = work_on(
@@ -93,12 +90,8 @@ def test_records_are_those_of_this_machine(
 
 
 def test_the_work_needs_neither_graphs_nor_the_folder(
-    save_as: Save,
-    small_graph: Graph,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    here_engine: Any,
-) -> None:
+    save_as, small_graph, tmp_path, monkeypatch, here_engine
+):
     """As on another machine."""
     save_as("texas")
     graph = tasks.load("texas", "paper-heterophily")
@@ -111,12 +104,8 @@ def test_the_work_needs_neither_graphs_nor_the_folder(
 
 
 def test_a_search_resumes_from_the_saved_trials(
-    save_as: Save,
-    tmp_path: Path,
-    lasting: Lasting,
-    monkeypatch: pytest.MonkeyPatch,
-    here_engine: Any,
-) -> None:
+    save_as, tmp_path, lasting, monkeypatch, here_engine
+):
     save_as("texas")
     folder = tmp_path / "out"
     trained: list[int] = []
@@ -124,7 +113,7 @@ def test_a_search_resumes_from_the_saved_trials(
 
     genuine = module.run_trials
 
-    def counted(graph: Graph, model: str, trials: Any, **options: Any) -> Any:
+    def counted(graph, model, trials, **options):
         if len(trained) == 1:
             raise ConnectionError("as when the machine is lost")
         trained.append(len(trials))
@@ -145,12 +134,12 @@ def test_a_search_resumes_from_the_saved_trials(
 
 
 def test_a_lost_machine_or_unreadable_graph_fails_its_cell_only(
-    save_as: Save, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, here_engine: Any
-) -> None:
+    save_as, tmp_path, monkeypatch, here_engine
+):
     save_as("texas")
     genuine = tasks.load
 
-    def load(graph: str, protocol: str | None) -> Graph:
+    def load(graph, protocol):
         if graph == "cora":
             raise HPGMNError("No cora.")
         return genuine(graph, protocol)
@@ -162,7 +151,7 @@ def test_a_lost_machine_or_unreadable_graph_fails_its_cell_only(
     assert found[2].record is not None
 
 
-def test_stopping_keeps_finished_cells(save_as: Save, tmp_path: Path, here_engine: Any) -> None:
+def test_stopping_keeps_finished_cells(save_as, tmp_path, here_engine):
     save_as("texas")
     told: list[Outcome] = []
     with pytest.raises(KeyboardInterrupt):
@@ -178,7 +167,7 @@ def test_stopping_keeps_finished_cells(save_as: Save, tmp_path: Path, here_engin
 # Local copies.
 
 
-def test_graphs_without_a_local_copy_are_skipped(save_as: Save) -> None:
+def test_graphs_without_a_local_copy_are_skipped(save_as):
     save_as("texas")
     save_as("cora")
     asked = [plan.experiment(name) for name in ("table1", "table2", "table3")]
@@ -195,20 +184,20 @@ def test_graphs_without_a_local_copy_are_skipped(save_as: Save) -> None:
     ]
 
 
-def test_only_graphs_with_a_download_are_offered() -> None:
+def test_only_graphs_with_a_download_are_offered():
     assert download_remedy(["crocodile"]).alternatives == ()
     [download] = download_remedy(["crocodile", "texas", "cora"]).alternatives
     assert download.action == "Download texas, cora"
     assert (download.command, download.option) == ("datasets", "download")
 
 
-def test_without_any_graph_there_is_nothing_to_do(save_as: Save) -> None:
+def test_without_any_graph_there_is_nothing_to_do(save_as):
     save_as("texas")
     with pytest.raises(HPGMNError, match="No graph has a local copy: cora, citeseer, pubmed"):
         local_experiments([plan.experiment("table3")])
 
 
-def test_cells_come_once_and_those_of_small_graphs_first() -> None:
+def test_cells_come_once_and_those_of_small_graphs_first():
     every = [plan.experiment(name) for name in plan.EXPERIMENTS]
     found = cells_of(every)
     assert len({cell.name for cell in found}) == len(found)
@@ -220,7 +209,7 @@ def test_cells_come_once_and_those_of_small_graphs_first() -> None:
 # States.
 
 
-def test_cells_are_sorted_into_done_waiting_and_failed(save_as: Save, tmp_path: Path) -> None:
+def test_cells_are_sorted_into_done_waiting_and_failed(save_as, tmp_path):
     folder = save_as("texas")
     (folder / "cora.npz").write_bytes(b"damaged")
     first = attempt(CELLS[0], tmp_path / "out", Execution())
@@ -236,7 +225,7 @@ def test_cells_are_sorted_into_done_waiting_and_failed(save_as: Save, tmp_path: 
 # Locks.
 
 
-def test_a_second_reproduction_in_a_folder_is_refused(tmp_path: Path) -> None:
+def test_a_second_reproduction_in_a_folder_is_refused(tmp_path):
     with lock_folder(tmp_path / "out"):
         with (
             pytest.raises(HPGMNError, match="Another process is using"),
@@ -250,7 +239,7 @@ def test_a_second_reproduction_in_a_folder_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_lock_of_a_killed_process_is_gone(tmp_path: Path) -> None:
+def test_the_lock_of_a_killed_process_is_gone(tmp_path):
     code = (
         "import sys, time; from pathlib import Path;"
         "from hpgmn_lab.reproduction.tasks import lock_folder\n"
@@ -277,7 +266,7 @@ def test_the_lock_of_a_killed_process_is_gone(tmp_path: Path) -> None:
         pass
 
 
-def test_a_folder_that_cannot_be_created_is_reported(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_created_is_reported(tmp_path):
     (tmp_path / "file").write_text("")
     with (
         pytest.raises(HPGMNError, match="Choose a writable path"),
@@ -286,10 +275,10 @@ def test_a_folder_that_cannot_be_created_is_reported(tmp_path: Path) -> None:
         pass
 
 
-def test_the_next_command_waits_for_orphaned_workers(tmp_path: Path) -> None:
+def test_the_next_command_waits_for_orphaned_workers(tmp_path):
     order = []
 
-    def next_one() -> None:
+    def next_one():
         with lock_folder(tmp_path):
             order.append("next")
 
@@ -302,9 +291,7 @@ def test_the_next_command_waits_for_orphaned_workers(tmp_path: Path) -> None:
     assert order == ["cell", "next"]
 
 
-def test_an_attempt_ends_with_a_record_or_a_reason(
-    save_as: Save, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_attempt_ends_with_a_record_or_a_reason(save_as, tmp_path, monkeypatch):
     save_as("texas")
     found = attempt(CELLS[0], tmp_path / "out", Execution())
     assert found.record == read_cell(tmp_path / "out" / "cells", CELLS[0].name)
@@ -316,7 +303,7 @@ def test_an_attempt_ends_with_a_record_or_a_reason(
     assert "lr" in found.reason
     assert found.trace == ""
 
-    def broken(*arguments: Any) -> None:
+    def broken(*arguments):
         raise ZeroDivisionError("first line\nsecond line")
 
     monkeypatch.setattr(tasks, "do_cell", broken)
@@ -328,13 +315,11 @@ def test_an_attempt_ends_with_a_record_or_a_reason(
 # On this machine.
 
 
-def test_a_failing_cell_is_reported_and_the_others_continue(
-    save_as: Save, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failing_cell_is_reported_and_the_others_continue(save_as, tmp_path, monkeypatch):
     save_as("texas")
     genuine = tasks.do_cell
 
-    def sometimes(cell: Cell, *arguments: Any) -> CellRecord:
+    def sometimes(cell, *arguments):
         if cell.model == "gcn":
             raise ZeroDivisionError("first line\nsecond line")
         return genuine(cell, *arguments)
@@ -352,7 +337,7 @@ def test_a_failing_cell_is_reported_and_the_others_continue(
     assert read_cell(tmp_path / "out" / "cells", CELLS[2].name) == found[3].record
 
 
-def test_progress_names_the_cell(save_as: Save, tmp_path: Path) -> None:
+def test_progress_names_the_cell(save_as, tmp_path):
     save_as("texas")
     told = []
     work_on(
@@ -362,7 +347,7 @@ def test_progress_names_the_cell(save_as: Save, tmp_path: Path) -> None:
     assert told == [("texas-mlp-shipped", 1), ("texas-gcn-shipped", 1)]  # more only after a while
 
 
-def test_stopping_on_this_machine_keeps_finished_cells(save_as: Save, tmp_path: Path) -> None:
+def test_stopping_on_this_machine_keeps_finished_cells(save_as, tmp_path):
     save_as("texas")
     told: list[Outcome] = []
     with pytest.raises(KeyboardInterrupt):
@@ -377,7 +362,7 @@ def test_stopping_on_this_machine_keeps_finished_cells(save_as: Save, tmp_path: 
 
 
 @pytest.mark.slow
-def test_processes_make_the_records_of_one(save_as: Save, tmp_path: Path, lasting: Lasting) -> None:
+def test_processes_make_the_records_of_one(save_as, tmp_path, lasting):
     save_as("texas")
     wrong = dataclasses.replace(CELLS[0], variant="wrong", settings={"lr": -1})
     alone = work_on(LocalEngine(), [*CELLS, wrong], tmp_path / "alone")
@@ -400,12 +385,12 @@ def test_processes_make_the_records_of_one(save_as: Save, tmp_path: Path, lastin
 
 
 @pytest.mark.slow
-def test_processes_stop_when_asked(save_as: Save, tmp_path: Path) -> None:
+def test_processes_stop_when_asked(save_as, tmp_path):
     save_as("texas")
     long = [dataclasses.replace(cell, settings={"epochs": 10**6, "patience": 0}) for cell in CELLS]
     began = time.monotonic()
 
-    def begun() -> bool:
+    def begun():
         assert time.monotonic() < began + 60
         return bool(list(tmp_path.glob("out/work/*/*/state")))
 
@@ -416,9 +401,7 @@ def test_processes_stop_when_asked(save_as: Save, tmp_path: Path) -> None:
         pass  # no worker is left
 
 
-def test_a_reproduction_may_be_of_a_graph_unlike_the_registered(
-    save_as: Save, small_graph: Graph, tmp_path: Path
-) -> None:
+def test_a_reproduction_may_be_of_a_graph_unlike_the_registered(save_as, small_graph, tmp_path):
     """The small graph stands in for texas in these tests: it must be the one that is read."""
     save_as("texas")
     (found,) = work_on(LocalEngine(), CELLS[:1], tmp_path / "out")
@@ -432,12 +415,8 @@ def test_a_reproduction_may_be_of_a_graph_unlike_the_registered(
 @pytest.mark.ray
 @pytest.mark.slow
 def test_a_table_is_the_same_where_a_machine_is_lost_on_the_way(
-    ray_cluster: Any,
-    save_as: Save,
-    tmp_path: Path,
-    lasting: Lasting,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    ray_cluster, save_as, tmp_path, lasting, monkeypatch
+):
     """Three nodes with one core each, of which one is killed while it works."""
     import ray
 
@@ -459,7 +438,7 @@ def test_a_table_is_the_same_where_a_machine_is_lost_on_the_way(
     working: set[str] = set()
     lost: list[str] = []
 
-    def report(name: str, now: Any) -> None:
+    def report(name, now):
         working.add(name)
         if len(working) == 3 and len(nodes) == 2:  # every node works
             ray_cluster.remove_node(nodes.pop(), allow_graceful=False)

@@ -24,7 +24,7 @@ from hpgmn.runs.folder import prepare_folder
 from hpgmn.runs.search import planned_trials, run_trials
 from hpgmn.runs.spec import RunSpec
 from hpgmn_lab.reproduction import work as module
-from hpgmn_lab.reproduction.cells import Cell, CellRecord, read_cell
+from hpgmn_lab.reproduction.cells import Cell, read_cell
 from hpgmn_lab.reproduction.work import Execution, do_cell, free_memory
 
 SHORT = {"epochs": 4, "patience": 0}
@@ -48,25 +48,25 @@ Lasting = Callable[[Any], Any]
 class Calls:
     """Counts trials and final runs."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.trials = self.groups = self.runs = 0
 
-    def take(self) -> tuple[int, int]:
+    def take(self):
         found = (self.trials, self.runs)
         self.trials = self.groups = self.runs = 0
         return found
 
 
 @pytest.fixture
-def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
+def calls(monkeypatch):
     counts = Calls()
 
-    def counted_trials(graph: Graph, model: str, trials: Any, **options: Any) -> Any:
+    def counted_trials(graph, model, trials, **options):
         counts.groups += 1
         counts.trials += len(trials)
         return run_trials(graph, model, trials, **options)
 
-    def counted_run(*arguments: Any, **options: Any) -> Any:
+    def counted_run(*arguments, **options):
         counts.runs += 1
         return train_folder(*arguments, **options)
 
@@ -76,18 +76,18 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
 
 
 @pytest.fixture
-def out(save_as: Save, tmp_path: Path) -> Path:
+def out(save_as, tmp_path):
     save_as("texas")
     return tmp_path / "out"
 
 
-def do(cell: Cell, out: Path) -> CellRecord:
+def do(cell, out):
     record = do_cell(cell, out, Execution())
     assert read_cell(out / "cells", cell.name) == record
     return record
 
 
-def left_over(out: Path) -> list[Path]:
+def left_over(out):
     return [*out.glob("work/*"), *out.glob("search/*")]
 
 
@@ -95,8 +95,8 @@ def left_over(out: Path) -> list[Path]:
 
 
 def test_a_tuned_cell_is_the_best_trial_by_validation_on_all_splits(
-    out: Path, small_graph: Graph, tmp_path: Path, lasting: Lasting
-) -> None:
+    out, small_graph, tmp_path, lasting
+):
     record = do(CELL, out)
     assert record.cell == CELL.as_dict()
     assert record.search is not None
@@ -120,7 +120,7 @@ def test_a_tuned_cell_is_the_best_trial_by_validation_on_all_splits(
     assert left_over(out) == []
 
 
-def test_a_cell_without_a_search_takes_its_settings(out: Path, calls: Calls) -> None:
+def test_a_cell_without_a_search_takes_its_settings(out, calls):
     record = do(PLAIN, out)
     assert record.search is None
     assert calls.take() == (0, 1)
@@ -131,7 +131,7 @@ def test_a_cell_without_a_search_takes_its_settings(out: Path, calls: Calls) -> 
 # What is done again.
 
 
-def test_what_is_done_is_not_done_again(out: Path, calls: Calls) -> None:
+def test_what_is_done_is_not_done_again(out, calls):
     first = do(CELL, out)
     assert calls.take() == (5, 1)
     assert do(CELL, out) == first
@@ -141,9 +141,7 @@ def test_what_is_done_is_not_done_again(out: Path, calls: Calls) -> None:
 @pytest.mark.parametrize(
     "change", [{"seeds": 2}, {"splits": (1,)}, {"splits": (1, 0)}], ids=["seeds", "one", "order"]
 )
-def test_other_final_runs_leave_the_search_alone(
-    out: Path, calls: Calls, change: dict[str, Any]
-) -> None:
+def test_other_final_runs_leave_the_search_alone(out, calls, change):
     first = do(CELL, out)
     calls.take()
     second = do(replace(CELL, **change), out)
@@ -157,7 +155,7 @@ def test_other_final_runs_leave_the_search_alone(
     [{"search_splits": (0,)}, {"search_seeds": 1}, {"settings": SHORT | {"hidden_dim": 5}}],
     ids=["splits", "seeds", "settings"],
 )
-def test_another_search_is_done_whole(out: Path, calls: Calls, change: dict[str, Any]) -> None:
+def test_another_search_is_done_whole(out, calls, change):
     do(CELL, out)
     calls.take()
     cell = replace(CELL, **change)
@@ -167,9 +165,7 @@ def test_another_search_is_done_whole(out: Path, calls: Calls, change: dict[str,
     assert calls.take() == (0, 0)
 
 
-def test_only_trials_that_are_new_are_trained(
-    out: Path, calls: Calls, tmp_path: Path, lasting: Lasting
-) -> None:
+def test_only_trials_that_are_new_are_trained(out, calls, tmp_path, lasting):
     do(CELL, out)
     calls.take()
     fewer, more = replace(CELL, trials=2), replace(CELL, trials=7)
@@ -183,9 +179,7 @@ def test_only_trials_that_are_new_are_trained(
     assert calls.take() == (0, 0)
 
 
-def test_a_changed_default_is_a_changed_trial(
-    out: Path, calls: Calls, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_changed_default_is_a_changed_trial(out, calls, monkeypatch):
     """The first trial of gcn is its defaults."""
     do(CELL, out)
     calls.take()
@@ -198,7 +192,7 @@ def test_a_changed_default_is_a_changed_trial(
     assert calls.take()[0] == changed
 
 
-def test_a_setting_that_came_later_changes_nothing(out: Path, calls: Calls) -> None:
+def test_a_setting_that_came_later_changes_nothing(out, calls):
     first = do(CELL, out)
     calls.take()
     content = verify_checksum(json.loads((out / "cells" / f"{CELL.name}.json").read_text()))
@@ -209,9 +203,7 @@ def test_a_setting_that_came_later_changes_nothing(out: Path, calls: Calls) -> N
     assert calls.take() == (0, 0)
 
 
-def test_a_search_that_ends_with_the_same_settings_keeps_the_final_run(
-    out: Path, calls: Calls, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_search_that_ends_with_the_same_settings_keeps_the_final_run(out, calls, monkeypatch):
     monkeypatch.setattr(module, "planned_trials", lambda *_: [{"lr": 0.02}])
     first = do(CELL, out)
     calls.take()
@@ -227,7 +219,7 @@ def test_a_search_that_ends_with_the_same_settings_keeps_the_final_run(
     assert calls.take() == (1, 1)
 
 
-def test_a_search_that_is_new_or_gone_counts(out: Path, calls: Calls) -> None:
+def test_a_search_that_is_new_or_gone_counts(out, calls):
     do(replace(PLAIN, variant="tuned"), out)
     calls.take()
     do(CELL, out)
@@ -236,7 +228,7 @@ def test_a_search_that_is_new_or_gone_counts(out: Path, calls: Calls) -> None:
     assert record.search is None
 
 
-def changed_graphs(graph: Graph) -> dict[str, Graph]:
+def changed_graphs(graph):
     """The graph with other attributes, edges, labels of test nodes, and nodes of a split."""
     assert graph.splits is not None
     masks = {part: getattr(graph.splits, part).copy() for part in ("train", "val", "test")}
@@ -249,7 +241,7 @@ def changed_graphs(graph: Graph) -> dict[str, Graph]:
         node = np.flatnonzero(moved["val"][:, split])[0]
         moved["val"][node, split], moved["test"][node, split] = False, True
 
-    def made(x: Any = graph.x, edges: Any = graph.edge_index, y: Any = graph.y) -> Graph:
+    def made(x=graph.x, edges=graph.edge_index, y=graph.y):
         named = {f"{part}_mask": mask for part, mask in masks.items()}
         return Graph(x, edges, y, **named, name=graph.name)
 
@@ -263,9 +255,7 @@ def changed_graphs(graph: Graph) -> dict[str, Graph]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("what", ["attributes", "edges", "labels", "splits"])
-def test_another_graph_of_the_same_name_is_another_cell(
-    out: Path, save_as: Save, small_graph: Graph, calls: Calls, what: str
-) -> None:
+def test_another_graph_of_the_same_name_is_another_cell(out, save_as, small_graph, calls, what):
     do(CELL, out)
     do(PLAIN, out)
     calls.take()
@@ -276,9 +266,7 @@ def test_another_graph_of_the_same_name_is_another_cell(
     assert calls.take() == (5, 1)
 
 
-def test_neither_version_nor_device_are_part_of_an_identity(
-    out: Path, calls: Calls, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_neither_version_nor_device_are_part_of_an_identity(out, calls, monkeypatch):
     first = do(CELL, out)
     monkeypatch.setattr(run_module, "__version__", "99")
     calls.take()
@@ -288,7 +276,7 @@ def test_neither_version_nor_device_are_part_of_an_identity(
     assert first.metrics["config"]["device"] == "cpu"
 
 
-def test_a_damaged_record_is_made_anew(out: Path, calls: Calls, lasting: Lasting) -> None:
+def test_a_damaged_record_is_made_anew(out, calls, lasting):
     first = do(CELL, out)
     calls.take()
     (out / "cells" / f"{CELL.name}.json").write_text("{")
@@ -299,11 +287,11 @@ def test_a_damaged_record_is_made_anew(out: Path, calls: Calls, lasting: Lasting
 # What goes on.
 
 
-def interrupt(monkeypatch: pytest.MonkeyPatch, after: int) -> None:
+def interrupt(monkeypatch, after):
     """Let so many groups of trials through, then stop."""
     left = after
 
-    def stopping(*arguments: Any, **options: Any) -> Any:
+    def stopping(*arguments, **options):
         nonlocal left
         if left == 0:
             raise KeyboardInterrupt
@@ -313,9 +301,7 @@ def interrupt(monkeypatch: pytest.MonkeyPatch, after: int) -> None:
     monkeypatch.setattr(module, "run_trials", stopping)
 
 
-def test_a_search_stopped_between_groups_goes_on_with_the_rest(
-    out: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lasting: Lasting
-) -> None:
+def test_a_search_stopped_between_groups_goes_on_with_the_rest(out, tmp_path, monkeypatch, lasting):
     whole = do_cell(CELL, tmp_path / "whole", Execution())
     interrupt(monkeypatch, after=1)
     with pytest.raises(KeyboardInterrupt):
@@ -326,7 +312,7 @@ def test_a_search_stopped_between_groups_goes_on_with_the_rest(
     assert 0 < done < 5
     later: list[int] = []
 
-    def noted(graph: Graph, model: str, trials: Any, **options: Any) -> Any:
+    def noted(graph, model, trials, **options):
         later.append(len(trials))
         return run_trials(graph, model, trials, **options)
 
@@ -338,17 +324,17 @@ def test_a_search_stopped_between_groups_goes_on_with_the_rest(
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"identity": "other", "trials": {}}', "{}"])
-def test_the_file_of_another_search_is_not_gone_on_with(out: Path, calls: Calls, text: str) -> None:
+def test_the_file_of_another_search_is_not_gone_on_with(out, calls, text):
     (out / "search").mkdir(parents=True)
     (out / "search" / f"{CELL.name}.json").write_text(text)
     do(CELL, out)
     assert calls.take() == (5, 1)
 
 
-def stop_in_final_run(cell: Cell, out: Path, epochs: int) -> None:
+def stop_in_final_run(cell, out, epochs):
     left = epochs
 
-    def should_stop() -> bool:
+    def should_stop():
         nonlocal left
         left -= 1
         return left <= 0
@@ -357,9 +343,7 @@ def stop_in_final_run(cell: Cell, out: Path, epochs: int) -> None:
         do_cell(cell, out, Execution(should_stop=should_stop))
 
 
-def test_a_stopped_final_run_goes_on_from_its_state(
-    out: Path, tmp_path: Path, calls: Calls, lasting: Lasting
-) -> None:
+def test_a_stopped_final_run_goes_on_from_its_state(out, tmp_path, calls, lasting):
     whole = do_cell(PLAIN, tmp_path / "whole", Execution())
     stop_in_final_run(PLAIN, out, 3)
     assert list(out.glob(f"work/{PLAIN.name}/*/state/state-000.safetensors"))
@@ -370,9 +354,7 @@ def test_a_stopped_final_run_goes_on_from_its_state(
     assert left_over(out) == []
 
 
-def test_a_final_run_begun_by_another_version_begins_anew(
-    out: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_final_run_begun_by_another_version_begins_anew(out, monkeypatch):
     stop_in_final_run(PLAIN, out, 3)
     for own in (run_module, run_metrics):
         monkeypatch.setattr(own, "__version__", "99")
@@ -383,10 +365,8 @@ def test_a_final_run_begun_by_another_version_begins_anew(
     assert left_over(out) == []
 
 
-def test_a_finished_run_without_a_record_is_not_trained_again(
-    out: Path, calls: Calls, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def stop(*arguments: Any) -> None:
+def test_a_finished_run_without_a_record_is_not_trained_again(out, calls, monkeypatch):
+    def stop(*arguments):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
@@ -398,7 +378,7 @@ def test_a_finished_run_without_a_record_is_not_trained_again(
     assert calls.take() == (0, 0)
 
 
-def test_what_a_crash_left_behind_a_record_is_tidied(out: Path) -> None:
+def test_what_a_crash_left_behind_a_record_is_tidied(out):
     do(PLAIN, out)
     (out / "work" / PLAIN.name / "abc").mkdir(parents=True)
     (out / "search").mkdir()
@@ -410,33 +390,25 @@ def test_what_a_crash_left_behind_a_record_is_tidied(out: Path) -> None:
 # What fails.
 
 
-def test_a_failing_trial_is_noted_and_the_best_of_the_others_chosen(
-    out: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failing_trial_is_noted_and_the_best_of_the_others_chosen(out, monkeypatch):
     monkeypatch.setattr(module, "planned_trials", lambda *_: [{"lr": -1}, {}, {"dropout": "x"}])
     search = do(CELL, out).search
     assert search is not None
     first, second, third = search["trials"]
-    assert first == {
-        "settings": {"lr": -1} | SHORT,
-        "failed": first["failed"],
-        "is_passing": False,
-    }
+    assert first == {"settings": {"lr": -1} | SHORT, "failed": first["failed"], "is_passing": False}
     assert "lr" in first["failed"]
     assert "dropout" in third["failed"]
     assert len(second["val_score"]) == 2
     assert search["best"] == 1
 
 
-def test_what_failed_for_lack_of_memory_is_tried_again(
-    out: Path, calls: Calls, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, lasting: Lasting
-) -> None:
+def test_what_failed_for_lack_of_memory_is_tried_again(out, calls, monkeypatch, tmp_path, lasting):
     whole = do(CELL, tmp_path / "whole")
 
-    def failing(graph: Graph, model: str, trials: Any, **options: Any) -> Any:
+    def failing(graph, model, trials, **options):
         raise HPGMNError("Out of memory.")
 
-    def scarce(graph: Graph, model: str, trials: Any, **options: Any) -> Any:
+    def scarce(graph, model, trials, **options):
         if any(trial.get("hidden_dim", 0) for trial in trials):
             raise HPGMNError("Out of memory.")
         return run_trials(graph, model, trials, **options)
@@ -456,12 +428,10 @@ def test_what_failed_for_lack_of_memory_is_tried_again(
     assert calls.take()[0] == failed
 
 
-def test_trials_that_do_not_fit_together_are_trained_alone(
-    out: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lasting: Lasting
-) -> None:
+def test_trials_that_do_not_fit_together_are_trained_alone(out, tmp_path, monkeypatch, lasting):
     whole = do_cell(CELL, tmp_path / "whole", Execution())
 
-    def narrow(graph: Graph, model: str, trials: Any, **options: Any) -> Any:
+    def narrow(graph, model, trials, **options):
         if len(trials) > 1:
             raise HPGMNError("Out of memory.")
         return run_trials(graph, model, trials, **options)
@@ -470,16 +440,14 @@ def test_trials_that_do_not_fit_together_are_trained_alone(
     assert lasting(dataclasses.asdict(do(CELL, out))) == lasting(dataclasses.asdict(whole))
 
 
-def test_a_search_without_any_success_fails_with_the_first_reason(
-    out: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_search_without_any_success_fails_with_the_first_reason(out, monkeypatch):
     monkeypatch.setattr(module, "planned_trials", lambda *_: [{"lr": -1}])
     with pytest.raises(HPGMNError, match=r"Every trial of texas-gcn-tuned failed\. .*lr"):
         do_cell(CELL, out, Execution())
     assert read_cell(out / "cells", CELL.name) is None
 
 
-def test_memory_is_given_back_on_a_gpu_only(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_is_given_back_on_a_gpu_only(monkeypatch):
     told = []
     monkeypatch.setattr(module.torch.cuda, "empty_cache", lambda: told.append("emptied"))
     free_memory("cpu")

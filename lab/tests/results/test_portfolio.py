@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -13,31 +10,16 @@ from hpgmn.base.errors import HPGMNError
 from hpgmn_lab.rendering import markdown_table
 from hpgmn_lab.reproduction.cells import Records, write_cell
 from hpgmn_lab.reproduction.plan import shipped, tuned
-from hpgmn_lab.results.portfolio import (
-    Untuned,
-    command_frame,
-    earlier_frame,
-    read_untuned,
-    score_frame,
-)
+from hpgmn_lab.results.portfolio import command_frame, earlier_frame, read_untuned, score_frame
 
 MADE = "2030-01-02"
 
 
 @pytest.fixture
-def write(
-    tmp_path: Path, write_run: Callable[..., Path], make_record: Callable[..., Any]
-) -> Callable[..., None]:
+def write(tmp_path, write_run, make_record):
     """Writes a graph's run of the portfolio and the cells it is set against, by test score."""
 
-    def write_all(
-        graph: str,
-        own: float,
-        seeds: int = 1,
-        metric: str = "accuracy",
-        reading: str = "",
-        **others: float,
-    ) -> None:
+    def write_all(graph, own, seeds=1, metric="accuracy", reading="", **others):
         splits = 1 if seeds > 1 else 10
         scores = [own + 0.1 * place for place in range(splits * seeds)]
         name = f"{reading}/{graph}" if reading else graph
@@ -64,17 +46,15 @@ def write(
     return write_all
 
 
-def read(folder: Path) -> dict[str, list[Untuned]]:
+def read(folder):
     return read_untuned(folder / "portfolio.jsonl", Records.read(folder / "cells"))
 
 
-def rows_of(folder: Path) -> dict[str, Any]:
+def rows_of(folder):
     return {row.record.graph: row for row in read(folder)[""]}
 
 
-def test_differences_are_to_shipped_settings_and_to_the_better_simple_model(
-    tmp_path: Path, write: Callable[..., None]
-) -> None:
+def test_differences_are_to_shipped_settings_and_to_the_better_simple_model(tmp_path, write):
     write("squirrel", 70.0, hpgmn_shipped=71.0, hpgmn_tuned=60.0, mlp_tuned=30.0, gcn_tuned=68.0)
     write("texas", 80.0, hpgmn_shipped=82.5, mlp_tuned=80.5, gcn_tuned=50.0)
     write("cornell", 70.0, hpgmn_tuned=69.0, mlp_tuned=71.5, gcn_tuned=50.0)
@@ -101,21 +81,12 @@ def test_differences_are_to_shipped_settings_and_to_the_better_simple_model(
         ("squirrel", 70.0, 71.1, False),
     ],
 )
-def test_each_limit(
-    tmp_path: Path,
-    write: Callable[..., None],
-    graph: str,
-    own: float,
-    simple: float,
-    is_reached: bool,
-) -> None:
+def test_each_limit(tmp_path, write, graph, own, simple, is_reached):
     write(graph, own, hpgmn_shipped=70.0, mlp_tuned=simple, gcn_tuned=40.0)
     assert rows_of(tmp_path)[graph].is_reached is is_reached
 
 
-def test_of_several_forms_the_best_by_validation_is_the_tuned_one(
-    tmp_path: Path, write: Callable[..., None], make_record: Callable[..., Any]
-) -> None:
+def test_of_several_forms_the_best_by_validation_is_the_tuned_one(tmp_path, write, make_record):
     write("cora", 80.0, seeds=5, **{"hpgmn-gcn_shipped": 84.0})
     lower = make_record(shipped("hpgmn-appnp", "cora"), [82.0] * 5, val=[99.0] * 5)
     write_cell(tmp_path / "cells", lower)
@@ -123,9 +94,7 @@ def test_of_several_forms_the_best_by_validation_is_the_tuned_one(
     assert rows_of(tmp_path)["cora"].is_reached is None
 
 
-def test_the_tables(
-    tmp_path: Path, write: Callable[..., None], cells: Callable[..., list[str]]
-) -> None:
+def test_the_tables(tmp_path, write, cells):
     write("squirrel", 70.0, hpgmn_shipped=71.0, mlp_tuned=30.0, gcn_tuned=68.0)
     write("wisconsin", 70.0, hpgmn_shipped=75.0, mlp_tuned=60.0, gcn_tuned=50.0)
     write("minesweeper", 70.0, metric="roc_auc")
@@ -153,15 +122,13 @@ def test_the_tables(
     ]
 
 
-def test_seeds_are_part_of_the_command(tmp_path: Path, write: Callable[..., None]) -> None:
+def test_seeds_are_part_of_the_command(tmp_path, write):
     write("cora", 80.0, seeds=5)
     text = markdown_table(command_frame(read(tmp_path)[""]))
     assert "`hpgmn train $HPGMN_DATA/cora.npz --device cpu --seeds 5`" in text
 
 
-def test_earlier_portfolios_are_listed_where_they_fell_short(
-    tmp_path: Path, write: Callable[..., None], cells: Callable[..., list[str]]
-) -> None:
+def test_earlier_portfolios_are_listed_where_they_fell_short(tmp_path, write, cells):
     others = {"hpgmn_shipped": 71.0, "mlp_tuned": 30.0, "gcn_tuned": 68.0}
     write("squirrel", 70.0, **others)
     write("squirrel", 66.5, reading="first", **others)
@@ -171,13 +138,11 @@ def test_earlier_portfolios_are_listed_where_they_fell_short(
     assert row[2:] == ["-4.5 (-4.5 to -4.5)", "-1.5 (-1.5 to -1.5)"]
 
 
-def test_without_runs_there_are_no_rows(tmp_path: Path) -> None:
+def test_without_runs_there_are_no_rows(tmp_path):
     assert read(tmp_path) == {"": []}
 
 
-def test_a_run_without_a_portfolio_is_refused(
-    tmp_path: Path, write_run: Callable[..., Path]
-) -> None:
+def test_a_run_without_a_portfolio_is_refused(tmp_path, write_run):
     write_run(tmp_path, "texas", "hpgmn", [80.0] * 10).rename(tmp_path / "portfolio.jsonl")
     with pytest.raises(HPGMNError, match=r"texas-hpgmn.* is not a run of a portfolio"):
         read(tmp_path)

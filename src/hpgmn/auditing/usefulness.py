@@ -168,9 +168,7 @@ def usefulness(
     baseline = max((ESTIMATOR, STATISTICS[0]), key=lambda name: values[name].score)
     contributions = tuple(
         Contribution(
-            name,
-            value.score,
-            None if name == baseline else interval(value, values[baseline]),
+            name, value.score, None if name == baseline else interval(value, values[baseline])
         )
         for name, value in values.items()
     )

@@ -53,8 +53,7 @@ def audit(
     split: Annotated[int, typer.Option(help="The split to audit.")] = 0,
     protocol: Annotated[str | None, typer.Option(help="A published protocol's splits.")] = None,
     no_training: Annotated[
-        bool,
-        typer.Option("--no-training", help="Do not measure whether the graph helps."),
+        bool, typer.Option("--no-training", help="Do not measure whether the graph helps.")
     ] = False,
     id_: IdColumn = None,
     label: LabelColumn = None,

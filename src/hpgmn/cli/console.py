@@ -97,11 +97,7 @@ def set_up_logging() -> None:
 @contextmanager
 def monitored() -> Iterator[dict[str, Any]]:
     """Yield the callbacks of ``hpgmn.train``: progress, remarks on standard error, Ctrl-C."""
-    with (
-        resume_hint(),
-        training_progress() as progress,
-        stop_on_signal() as should_stop,
-    ):
+    with resume_hint(), training_progress() as progress, stop_on_signal() as should_stop:
         yield {"progress": progress, "notify": say, "should_stop": should_stop}
 
 

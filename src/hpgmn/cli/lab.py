@@ -6,11 +6,7 @@ import typer
 
 from hpgmn.base.errors import HPGMNError
 
-FORWARDED = {
-    "ignore_unknown_options": True,
-    "allow_extra_args": True,
-    "help_option_names": [],
-}
+FORWARDED = {"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []}
 """Leave every option, ``--help`` included, to the laboratory's own parser."""
 
 

@@ -11,9 +11,7 @@ from rich.table import Column, Table
 from hpgmn.cli.console import out
 
 
-def models(
-    json_: Annotated[bool, typer.Option("--json", help="Print JSON only.")] = False,
-) -> None:
+def models(json_: Annotated[bool, typer.Option("--json", help="Print JSON only.")] = False) -> None:
     """List the models with their citations."""
     from hpgmn.models import listings
 

@@ -39,8 +39,7 @@ def shard(
     split: Annotated[int, typer.Option(min=0, help="Which split.")] = 0,
     memory: Annotated[float, typer.Option(min=0.001, help="GiB that a task holds at once.")] = 1.0,
     workers: Annotated[
-        int | None,
-        typer.Option(help="How many tasks at a time [1; ray: one for each core]."),
+        int | None, typer.Option(help="How many tasks at a time [1; ray: one for each core].")
     ] = None,
     engine: EngineName = "local",
     address: Address = None,

@@ -19,8 +19,7 @@ LabelColumn: TypeAlias = Annotated[
     typer.Option("--label", help="The classes [label, class, y or target]; '' for none."),
 ]
 SplitColumn: TypeAlias = Annotated[
-    str | None,
-    typer.Option("--split-column", help="Train, val and test [split]; '' for none."),
+    str | None, typer.Option("--split-column", help="Train, val and test [split]; '' for none.")
 ]
 SourceColumn: TypeAlias = Annotated[
     str | None, typer.Option("--source", help="The edges' sources [source, src or from].")
@@ -32,8 +31,7 @@ WeightColumn: TypeAlias = Annotated[
     str | None, typer.Option("--weight", help="The edge weights [weight]; '' for none.")
 ]
 DroppedColumns: TypeAlias = Annotated[
-    list[str] | None,
-    typer.Option("--drop", help="Leave out this node column; may be repeated."),
+    list[str] | None, typer.Option("--drop", help="Leave out this node column; may be repeated.")
 ]
 Categories: TypeAlias = Annotated[
     list[str] | None,

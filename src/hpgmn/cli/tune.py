@@ -24,10 +24,7 @@ _SHOWN = 10  # lines of importance
 
 def tune(
     graph: Annotated[str, typer.Argument(help="A dataset's name, or a graph file or folder.")],
-    trials: Annotated[
-        int,
-        typer.Option(help="Trials in all; 0 shows what a study has found."),
-    ],
+    trials: Annotated[int, typer.Option(help="Trials in all; 0 shows what a study has found.")],
     study: Annotated[
         Path, typer.Option(help="The file that keeps the trials (SQLite); repeat to continue.")
     ],

@@ -266,11 +266,7 @@ class Difference:
 
 
 def paired_difference(
-    first: Sequence[float],
-    second: Sequence[float],
-    *,
-    splits: int,
-    test_per_train: float,
+    first: Sequence[float], second: Sequence[float], *, splits: int, test_per_train: float
 ) -> Difference:
     """Return first - second over the same splits, with a 95 % interval.
 

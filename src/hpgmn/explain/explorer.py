@@ -57,10 +57,7 @@ _OUT, _IN = 1, 2  # bits of an edge's direction
 
 
 def explorer_data(
-    replicas: Sequence[ReplicaView],
-    names: tuple[str, ...],
-    roles: Array,
-    labels: Array,
+    replicas: Sequence[ReplicaView], names: tuple[str, ...], roles: Array, labels: Array
 ) -> dict[str, Any]:
     """Return what the explorer shows about the nodes of a graph, for JSON.
 

@@ -45,12 +45,7 @@ RERUN_NOTE = (
 
 
 def explain_node(
-    saved: SavedModel,
-    graph: Graph,
-    node: Any,
-    *,
-    device: torch.device | str = "cpu",
-    most: int = 5,
+    saved: SavedModel, graph: Graph, node: Any, *, device: torch.device | str = "cpu", most: int = 5
 ) -> Explanation:
     """Explain the prediction of a node, averaged over the replicas of a trained model.
 

@@ -142,13 +142,7 @@ def class_pattern(num_classes: int, homophily: float, noise: float) -> Array:
 
 
 def class_posterior(
-    x: Array,
-    source: Array,
-    target: Array,
-    y: Array,
-    is_new: Array,
-    means: Array,
-    pattern: Array,
+    x: Array, source: Array, target: Array, y: Array, is_new: Array, means: Array, pattern: Array
 ) -> Array:
     """Return the class posterior of an oracle that knows all but the account's own class.
 

@@ -169,11 +169,7 @@ def _settings_of(name: str, model: type[nn.Module]) -> type[CustomSettings]:
 
 
 def _instantiate(
-    name: str,
-    model: type[nn.Module],
-    settings: CustomSettings,
-    num_features: int,
-    num_classes: int,
+    name: str, model: type[nn.Module], settings: CustomSettings, num_features: int, num_classes: int
 ) -> nn.Module:
     keywords = inspect.signature(model).parameters
     values = settings_dict(settings)

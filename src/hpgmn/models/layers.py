@@ -232,10 +232,7 @@ class Convolution(_Affine):
     """y = P·(x·W) + b: the layer of GCN, the bias added after propagation."""
 
     def forward(
-        self,
-        propagation: SparseMatrix,
-        x: Statistic | Tensor,
-        columns: Tensor | None = None,
+        self, propagation: SparseMatrix, x: Statistic | Tensor, columns: Tensor | None = None
     ) -> Tensor:
         """Map a statistic's rows, or (R, N, inputs), to (R, N, outputs)."""
         return propagate(propagation, product(x, self.weight, columns)) + self.bias

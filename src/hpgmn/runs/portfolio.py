@@ -20,13 +20,7 @@ import torch
 from hpgmn.base.errors import HPGMNError, Remedy, SettingError
 from hpgmn.base.metrics import metric_words, require_metric
 from hpgmn.base.parsing import read_json
-from hpgmn.base.settings import (
-    make_settings,
-    read_yaml,
-    settings_dict,
-    settings_names,
-    to_plain,
-)
+from hpgmn.base.settings import make_settings, read_yaml, settings_dict, settings_names, to_plain
 from hpgmn.graph import Graph
 from hpgmn.models import find_model
 from hpgmn.runs.monitor import Monitor

@@ -77,11 +77,7 @@ def roles(split: Split) -> Array:
 
 
 def write_predictions(
-    path: Path,
-    graph: Graph,
-    fitted: Fitted,
-    splits: Sequence[Split],
-    temperatures: Sequence[float],
+    path: Path, graph: Graph, fitted: Fitted, splits: Sequence[Split], temperatures: Sequence[float]
 ) -> None:
     """Write ``predictions.parquet``: a row per split, seed and node."""
     ids = graph.node_ids

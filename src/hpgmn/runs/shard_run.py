@@ -26,13 +26,7 @@ from hpgmn.graph import Array, Split
 from hpgmn.models import find_model
 from hpgmn.models.label_estimator import EstimatorSettings
 from hpgmn.models.stage import Parameters, Replica, TrainingStage
-from hpgmn.runs.folder import (
-    HISTORY_FILE,
-    PREDICTIONS_FILE,
-    STATE_FOLDER,
-    finish,
-    note_made_with,
-)
+from hpgmn.runs.folder import HISTORY_FILE, PREDICTIONS_FILE, STATE_FOLDER, finish, note_made_with
 from hpgmn.runs.metrics import Result, run_metrics
 from hpgmn.runs.predictions import NodeTable, roles, write_history
 from hpgmn.runs.spec import RunSpec, surroundings

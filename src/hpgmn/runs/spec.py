@@ -123,10 +123,7 @@ class RunSpec:
 
 
 def make_spec(
-    graph: Graph,
-    source: str,
-    options: Mapping[str, Any],
-    settings: Mapping[str, Any] | None = None,
+    graph: Graph, source: str, options: Mapping[str, Any], settings: Mapping[str, Any] | None = None
 ) -> RunSpec:
     """Build the specification of a run.
 

@@ -28,14 +28,7 @@ from hpgmn.runs.folder import (
 )
 from hpgmn.runs.monitor import Monitor, ProgressCallback, interruptible, make_monitor
 from hpgmn.runs.run import Run, open_run
-from hpgmn.runs.spec import (
-    RunSpec,
-    changes,
-    check_run,
-    made_with,
-    make_spec,
-    resolve_device,
-)
+from hpgmn.runs.spec import RunSpec, changes, check_run, made_with, make_spec, resolve_device
 
 if TYPE_CHECKING:
     from hpgmn.engines import Engine

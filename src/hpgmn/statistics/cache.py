@@ -296,11 +296,7 @@ class StatisticsCache:
         return np.asarray(rows)
 
     def _rows_in_entry(
-        self,
-        recipe: Recipe,
-        folder: Path,
-        shape: tuple[int, ...],
-        fill: Callable[[Array], object],
+        self, recipe: Recipe, folder: Path, shape: tuple[int, ...], fill: Callable[[Array], object]
     ) -> Array:
         with entry_draft(folder, recipe.key()) as draft:
             path, header = draft / "rows.npy", npy_header(np.dtype(np.float16), shape)

@@ -39,13 +39,7 @@ from hpgmn.statistics.labelwise import (
     scale_counts,
     sparse_class_means,
 )
-from hpgmn.statistics.operators import (
-    DenseRows,
-    ReplicaRows,
-    SparseRows,
-    Statistic,
-    reindex,
-)
+from hpgmn.statistics.operators import DenseRows, ReplicaRows, SparseRows, Statistic, reindex
 from hpgmn.statistics.scaling import dense_lengths, inverse_or_zero, scale_attributes
 
 logger = logging.getLogger(__name__)

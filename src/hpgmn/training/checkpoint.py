@@ -147,11 +147,7 @@ def write_state(path: Path, state: TrainState, identity: str) -> None:
             tensors[f"current/{part}"] = getattr(current, part)
         for key, rows in current.history.items():
             tensors[f"current/history/{key}"] = torch.stack(rows)
-        metadata["current"] = {
-            "name": current.name,
-            "epoch": current.epoch,
-            "live": current.live,
-        }
+        metadata["current"] = {"name": current.name, "epoch": current.epoch, "live": current.live}
     write_tensors(path, tensors, metadata)
 
 

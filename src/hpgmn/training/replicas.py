@@ -26,12 +26,7 @@ from hpgmn.base.files import (
 )
 from hpgmn.base.machine import free_gpu_bytes
 from hpgmn.base.parsing import read_json
-from hpgmn.base.settings import (
-    TrainSettings,
-    make_settings,
-    per_replica_names,
-    settings_dict,
-)
+from hpgmn.base.settings import TrainSettings, make_settings, per_replica_names, settings_dict
 from hpgmn.graph import Array, Graph
 from hpgmn.models import is_custom
 from hpgmn.models.memory import NODE_PENALTIES
@@ -113,11 +108,7 @@ def replica_bytes(graph: Graph, entry: ModelEntry, settings: Any) -> int:
 
 
 def replicas_at_once(
-    graph: Graph,
-    entry: ModelEntry,
-    settings: Any,
-    device: torch.device,
-    memory_share: float = 1.0,
+    graph: Graph, entry: ModelEntry, settings: Any, device: torch.device, memory_share: float = 1.0
 ) -> int:
     """Return how many replicas to train together, given a share of the memory."""
     if device.type == "cuda":

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 from torch_geometric.nn import APPNP
 
 from hpgmn.base.randomness import Noise, column_factors, dropout
@@ -15,7 +14,7 @@ from hpgmn.base.randomness import Noise, column_factors, dropout
 Build = Callable[..., Any]
 
 
-def mlp(built: Any, replica: int, x: Tensor, layers: int) -> Tensor:
+def mlp(built, replica, x, layers):
     hidden = x
     for number in range(layers):
         prefix = f"encode.rest.layers.{number - 1}" if number else "encode.first"
@@ -26,7 +25,7 @@ def mlp(built: Any, replica: int, x: Tensor, layers: int) -> Tensor:
 
 @pytest.mark.parametrize("layers", [1, 2, 3])
 @pytest.mark.parametrize(("rounds", "teleport"), [(1, 0.1), (10, 0.1), (4, 0.0), (3, 1.0)])
-def test_it_is_pygs_appnp(build: Build, layers: int, rounds: int, teleport: float) -> None:
+def test_it_is_pygs_appnp(build, layers, rounds, teleport):
     built = build("appnp", layers=layers, rounds=rounds, teleport=teleport)
     spread = APPNP(K=rounds, alpha=teleport)
     for replica, found in enumerate(built.logits):
@@ -35,7 +34,7 @@ def test_it_is_pygs_appnp(build: Build, layers: int, rounds: int, teleport: floa
 
 
 @pytest.mark.parametrize("neighbors", ["out", "in", "undirected"])
-def test_it_is_the_formula(build: Build, neighbors: str) -> None:
+def test_it_is_the_formula(build, neighbors):
     built = build("appnp", neighbors=neighbors, teleport=0.3, rounds=3)
     matrix = built.adjacency(neighbors) + torch.eye(23)
     normal = matrix / (matrix.sum(dim=1)[:, None] * matrix.sum(dim=0)).sqrt()
@@ -47,7 +46,7 @@ def test_it_is_the_formula(build: Build, neighbors: str) -> None:
         torch.testing.assert_close(found, hidden, rtol=1e-4, atol=1e-5)
 
 
-def test_dropout_of_columns_is_dropout_of_columns(build: Build) -> None:
+def test_dropout_of_columns_is_dropout_of_columns(build):
     built = build("appnp", dropout=0.0, attributes_dropout=0.5)
     noise = Noise(built.task.keys("main"), 4)
     rate = built.stage.model.input_rate
@@ -61,7 +60,7 @@ def test_dropout_of_columns_is_dropout_of_columns(build: Build) -> None:
         torch.testing.assert_close(found[replica], expected, rtol=1e-4, atol=1e-5)
 
 
-def test_dropout_of_hidden_entries_is_inside_the_mlp(build: Build) -> None:
+def test_dropout_of_hidden_entries_is_inside_the_mlp(build):
     built = build("appnp", dropout=0.5)
     model, noise = built.stage.model, Noise(built.task.keys("main"), 4)
     kept = dropout(torch.ones(2, 23, 6), model.drop_rate, noise, "encode.hidden")
@@ -82,7 +81,7 @@ def test_dropout_of_hidden_entries_is_inside_the_mlp(build: Build) -> None:
         torch.testing.assert_close(found[replica], expected, rtol=1e-4, atol=1e-5)
 
 
-def test_the_gradient_is_that_of_the_rounds(build: Build) -> None:
+def test_the_gradient_is_that_of_the_rounds(build):
     built = build("appnp", rounds=4, teleport=0.2)
     target = torch.randn(2, 23, 4, generator=torch.Generator().manual_seed(0))
     (built.stage.model(built.stage.inputs).logits * target).sum().backward()

@@ -20,7 +20,7 @@ F, D, C = 7, 64, 4  # attributes and classes of wild_graph, the default width
 
 
 @pytest.mark.parametrize("name", BASELINES)
-def test_requested_nodes_are_rows_of_the_whole(build: Build, name: str) -> None:
+def test_requested_nodes_are_rows_of_the_whole(build, name):
     built = build(name)
     nodes = torch.tensor([[3, 1, 22], [0, 0, 5]])
     positions = torch.tensor([[2, 0], [1, 1]])
@@ -55,9 +55,7 @@ def test_requested_nodes_are_rows_of_the_whole(build: Build, name: str) -> None:
         ("dssl", {}, {"hidden_dim": 65}, 2 * F * D),
     ],
 )
-def test_larger_settings_have_a_larger_estimate(
-    wild_graph: Graph, name: str, smaller: Any, larger: Any, parameters: int
-) -> None:
+def test_larger_settings_have_a_larger_estimate(wild_graph, name, smaller, larger, parameters):
     entry = MODELS[name]
     small, large = (
         entry.floats(wild_graph, make_settings(entry.settings, values))
@@ -68,7 +66,7 @@ def test_larger_settings_have_a_larger_estimate(
     assert large[1] > small[1] > 0
 
 
-def test_more_edges_have_a_larger_estimate_where_edges_have_values(wild_graph: Graph) -> None:
+def test_more_edges_have_a_larger_estimate_where_edges_have_values(wild_graph):
     fewer = Graph(wild_graph.x, wild_graph.edge_index[:, :20], wild_graph.y)
     for name in ("bmgcn", "gat"):
         entry = MODELS[name]
@@ -77,9 +75,7 @@ def test_more_edges_have_a_larger_estimate_where_edges_have_values(wild_graph: G
 
 
 @pytest.mark.parametrize(("name", "scaling"), [("gcn", "fraction"), ("mlp", "unit")])
-def test_attributes_are_scaled_according_to_the_settings(
-    build: Build, name: str, scaling: str
-) -> None:
+def test_attributes_are_scaled_according_to_the_settings(build, name, scaling):
     built = build(name, attributes_scaling=scaling)
     order = {"fraction": 1, "unit": 2}[scaling]
     rows = built.stage.inputs["attributes"].rows(torch.arange(23))
@@ -87,13 +83,13 @@ def test_attributes_are_scaled_according_to_the_settings(
     torch.testing.assert_close(rows, expected)
 
 
-def test_neighbours_are_read_in_one_mode_at_a_time() -> None:
+def test_neighbours_are_read_in_one_mode_at_a_time():
     [info] = [info for info in fields(GraphSettings) if info.name == "neighbors"]
     assert info.metadata["choices"] == ("out", "in", "undirected")
     assert not info.metadata["per_replica"]
 
 
-def test_every_baseline_has_the_settings_all_share() -> None:
+def test_every_baseline_has_the_settings_all_share():
     for name, entry in MODELS.items():
         if not name.startswith("hpgmn"):
             assert issubclass(entry.settings, BaselineSettings), name

@@ -14,7 +14,6 @@ from torch import Tensor
 
 from hpgmn.base.randomness import Noise
 from hpgmn.base.sparse import SparseMatrix
-from hpgmn.graph import Graph
 from hpgmn.models import MODELS
 from hpgmn.models.baselines.bmgcn import block_matrix
 from hpgmn.models.label_estimator import estimator_logits
@@ -24,7 +23,7 @@ Build = Callable[..., Any]
 Weights = dict[str, Tensor]
 
 
-def weights_of(built: Any, replica: int) -> Weights:
+def weights_of(built, replica):
     """One replica's parameters by name, each a leaf that takes a gradient."""
     return {
         name: built.parameter(name, replica).clone().requires_grad_()
@@ -32,13 +31,13 @@ def weights_of(built: Any, replica: int) -> Weights:
     }
 
 
-def dense_guesses(weights: Weights, x: Tensor) -> Tensor:
+def dense_guesses(weights, x):
     first, second = "estimator.encode.first", "estimator.encode.rest.layers.0"
     hidden = (x @ weights[f"{first}.weight"] + weights[f"{first}.bias"]).relu()
     return hidden @ weights[f"{second}.weight"] + weights[f"{second}.bias"]
 
 
-def dense_blocks(adjacency: Tensor, labels: Tensor) -> Tensor:
+def dense_blocks(adjacency, labels):
     """H: of the weight that leaves class c, the share that arrives in class d."""
     classes = labels.shape[1]
     rows = []
@@ -51,7 +50,7 @@ def dense_blocks(adjacency: Tensor, labels: Tensor) -> Tensor:
     return torch.stack(rows)
 
 
-def dense_attention(adjacency: Tensor, chances: Tensor, labels: Tensor, diagonal: float) -> Tensor:
+def dense_attention(adjacency, chances, labels, diagonal):
     """Ã, with zeros in the row of a node without edges."""
     blocks = dense_blocks(adjacency, labels)
     factor = torch.ones_like(blocks).fill_diagonal_(diagonal)
@@ -67,14 +66,8 @@ def dense_attention(adjacency: Tensor, chances: Tensor, labels: Tensor, diagonal
 
 
 def dense_logits(
-    built: Any,
-    weights: Weights,
-    *,
-    neighbors: str = "undirected",
-    self_loop: float = 0.0,
-    diagonal_weight: float = 1.0,
-    layers: int = 3,
-) -> Tensor:
+    built, weights, *, neighbors="undirected", self_loop=0.0, diagonal_weight=1.0, layers=3
+):
     adjacency = built.adjacency(neighbors) + self_loop * torch.eye(23)
     chances = dense_guesses(weights, built.x).softmax(dim=1)
     split, y = built.task.graph.split(0), built.task.graph.y
@@ -102,7 +95,7 @@ def dense_logits(
         {"neighbors": "in", "self_loop": 2.0, "diagonal_weight": 0.8},
     ],
 )
-def test_it_is_the_formula(build: Build, settings: dict[str, Any]) -> None:
+def test_it_is_the_formula(build, settings):
     built = build("bmgcn", **settings)
     for replica, found in enumerate(built.logits):
         with torch.no_grad():
@@ -111,9 +104,7 @@ def test_it_is_the_formula(build: Build, settings: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("self_loop", [0.0, 1.5])
-def test_gradients_flow_through_the_edge_weights_as_in_the_formula(
-    build: Build, self_loop: float
-) -> None:
+def test_gradients_flow_through_the_edge_weights_as_in_the_formula(build, self_loop):
     built = build("bmgcn", self_loop=self_loop, diagonal_weight=2.0)
     factor = torch.linspace(-1, 1, 23 * 4).view(23, 4)
     (built.stage.model(built.stage.inputs).logits * factor).sum().backward()
@@ -129,7 +120,7 @@ def test_gradients_flow_through_the_edge_weights_as_in_the_formula(
             torch.testing.assert_close(gradient[replica], weight.grad, rtol=1e-3, atol=1e-4)
 
 
-def test_true_labels_are_read_on_train_nodes_only(build: Build, wild_graph: Graph) -> None:
+def test_true_labels_are_read_on_train_nodes_only(build, wild_graph):
     built = build("bmgcn")
     train = wild_graph.split(0).train
     labels = built.stage.inputs["labels"][0]
@@ -137,7 +128,7 @@ def test_true_labels_are_read_on_train_nodes_only(build: Build, wild_graph: Grap
     assert np.array_equal(labels.numpy()[train], wild_graph.y[train])
 
 
-def test_blocks_of_hard_labels_count_edges_and_an_empty_class_has_zeros() -> None:
+def test_blocks_of_hard_labels_count_edges_and_an_empty_class_has_zeros():
     edges = [(0, 1), (0, 2), (1, 2), (2, 3)]
     dense = torch.zeros(5, 5)
     for center, neighbor in edges:
@@ -154,7 +145,7 @@ def test_blocks_of_hard_labels_count_edges_and_an_empty_class_has_zeros() -> Non
     torch.testing.assert_close(found, expected)
 
 
-def test_a_node_without_edges_hears_from_itself_alone(build: Build) -> None:
+def test_a_node_without_edges_hears_from_itself_alone(build):
     built = build("bmgcn", layers=1)
     alone = built.task.graph.isolated_nodes
     assert len(alone) >= 3
@@ -163,7 +154,7 @@ def test_a_node_without_edges_hears_from_itself_alone(build: Build) -> None:
         torch.testing.assert_close(found[alone], built.x[alone] @ own + bias)
 
 
-def test_the_penalty_is_the_estimator_s_own_loss_on_train_nodes(build: Build) -> None:
+def test_the_penalty_is_the_estimator_s_own_loss_on_train_nodes(build):
     built = build("bmgcn", estimator_weight=0.3)
     model, inputs = built.stage.model, built.stage.inputs
     assert built.stage.penalty_weights == {"estimator": [0.3, 0.3]}
@@ -176,7 +167,7 @@ def test_the_penalty_is_the_estimator_s_own_loss_on_train_nodes(build: Build) ->
         torch.testing.assert_close(found[replica], torch.stack(losses).mean())
 
 
-def test_the_main_stage_starts_from_the_trained_estimator(build: Build) -> None:
+def test_the_main_stage_starts_from_the_trained_estimator(build):
     built = build("bmgcn")
     before = MODELS["bmgcn"].stages["estimator"](built.task, {})
     assert before.name == "estimator"
@@ -193,7 +184,7 @@ def test_the_main_stage_starts_from_the_trained_estimator(build: Build) -> None:
 
 
 @pytest.mark.parametrize("name", ["dropout", "attributes_dropout", "estimator_dropout"])
-def test_training_drops_columns_and_entries(build: Build, name: str) -> None:
+def test_training_drops_columns_and_entries(build, name):
     off = {"dropout": 0.0, "attributes_dropout": 0.0, "estimator_dropout": 0.0}
     whole = build("bmgcn", **off)
     noise = Noise(whole.task.keys("main"), 1)
@@ -205,7 +196,7 @@ def test_training_drops_columns_and_entries(build: Build, name: str) -> None:
     assert torch.equal(built.logits, whole.logits)
 
 
-def test_replicas_have_their_own_weight_of_the_diagonal(build: Build) -> None:
+def test_replicas_have_their_own_weight_of_the_diagonal(build):
     values = (0.5, 4.0)
     one, other = (build("bmgcn", diagonal_weight=value) for value in values)
     replicas = tuple(
@@ -222,7 +213,7 @@ def test_replicas_have_their_own_weight_of_the_diagonal(build: Build) -> None:
     assert (one.logits[1] - other.logits[1]).abs().max() > 1e-3
 
 
-def test_a_graph_without_train_labels_is_predicted_too(build: Build) -> None:
+def test_a_graph_without_train_labels_is_predicted_too(build):
     built = build("bmgcn")
     unknown = replace(built.task, train_labels=np.full((2, 23), -1))
     stage = MODELS["bmgcn"].stages["main"](unknown, {"estimator": {}})

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 from torch_geometric.nn import ChebConv
 
 from hpgmn.base.randomness import DropRate, Noise
@@ -17,13 +16,13 @@ from hpgmn.models.layers import initialise
 Build = Callable[..., Any]
 
 
-def weights(built: Any, number: int, replica: int) -> tuple[Tensor, Tensor]:
+def weights(built, number, replica):
     """(order + 1, inputs, outputs) and (outputs,) of a layer."""
     weight = built.parameter(f"network.layers.{number}.weight", replica)
     return weight.transpose(0, 1), built.parameter(f"network.layers.{number}.bias", replica)[0]
 
 
-def pyg_chebnet(built: Any, replica: int, layers: int) -> Tensor:
+def pyg_chebnet(built, replica, layers):
     hidden = built.x
     for number in range(layers):
         weight, bias = weights(built, number, replica)
@@ -38,13 +37,13 @@ def pyg_chebnet(built: Any, replica: int, layers: int) -> Tensor:
 
 @pytest.mark.parametrize("layers", [1, 2, 3])
 @pytest.mark.parametrize("order", [0, 1, 2, 4])
-def test_it_is_pygs_chebnet(build: Build, layers: int, order: int) -> None:
+def test_it_is_pygs_chebnet(build, layers, order):
     built = build("chebnet", layers=layers, order=order)
     for replica, found in enumerate(built.logits):
         torch.testing.assert_close(found, pyg_chebnet(built, replica, layers), rtol=1e-4, atol=1e-5)
 
 
-def laplacian(adjacency: Tensor) -> Tensor:
+def laplacian(adjacency):
     rows, columns = (
         torch.where(total > 0, total.clamp(min=1e-9).rsqrt(), 0.0)
         for total in (adjacency.sum(dim=1), adjacency.sum(dim=0))
@@ -52,20 +51,20 @@ def laplacian(adjacency: Tensor) -> Tensor:
     return -rows[:, None] * adjacency * columns
 
 
-def polynomials(matrix: Tensor, order: int) -> list[Tensor]:
+def polynomials(matrix, order):
     found = [torch.eye(matrix.shape[0]), matrix]
     while len(found) <= order:
         found.append(2 * matrix @ found[-1] - found[-2])
     return found[: order + 1]
 
 
-def filtered(matrix: Tensor, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+def filtered(matrix, x, weight, bias):
     powers = polynomials(matrix, weight.shape[0] - 1)
     return torch.stack([p @ x @ w for p, w in zip(powers, weight, strict=True)]).sum(dim=0) + bias
 
 
 @pytest.mark.parametrize("neighbors", ["out", "in", "undirected"])
-def test_it_is_the_recurrence(build: Build, neighbors: str) -> None:
+def test_it_is_the_recurrence(build, neighbors):
     built = build("chebnet", neighbors=neighbors, order=3)
     matrix = laplacian(built.adjacency(neighbors))
     for replica, found in enumerate(built.logits):
@@ -74,7 +73,7 @@ def test_it_is_the_recurrence(build: Build, neighbors: str) -> None:
         torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
 
 
-def test_training_drops_columns_and_hidden_entries(build: Build) -> None:
+def test_training_drops_columns_and_hidden_entries(build):
     built = build("chebnet", dropout=0.5, attributes_dropout=0.25)
     keys = built.task.keys("main")
     found = built.stage.model(built.stage.inputs, Noise(keys, 1)).logits
@@ -90,7 +89,7 @@ def test_training_drops_columns_and_hidden_entries(build: Build) -> None:
         torch.testing.assert_close(found[replica], expected, rtol=1e-4, atol=1e-5)
 
 
-def test_gradients_are_those_of_the_recurrence(build: Build) -> None:
+def test_gradients_are_those_of_the_recurrence(build):
     built = build("chebnet", layers=1, order=3)
     output = built.stage.model(built.stage.inputs).logits
     factors = torch.randn(output.shape, generator=torch.Generator().manual_seed(1))
@@ -104,7 +103,7 @@ def test_gradients_are_those_of_the_recurrence(build: Build) -> None:
             torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
 
 
-def test_first_values_are_glorots_for_each_order() -> None:
+def test_first_values_are_glorots_for_each_order():
     network = ChebyshevNetwork(1, [50, 30], 2)
     initialise(network, torch.tensor([5]))
     [layer] = network.layers

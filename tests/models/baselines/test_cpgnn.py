@@ -9,37 +9,24 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
 
 from hpgmn.base.randomness import Noise
 from hpgmn.base.settings import make_settings
 from hpgmn.graph import Graph
 from hpgmn.models import MODELS
-from hpgmn.models.baselines.cpgnn import (
-    Compatibility,
-    CPGNNSettings,
-    doubly_stochastic,
-    fill_gaps,
-)
-from hpgmn.models.stage import (
-    Rates,
-    Replica,
-    TrainingStage,
-    TrainingTask,
-    load_parameters,
-    make_task,
-)
+from hpgmn.models.baselines.cpgnn import Compatibility, CPGNNSettings, doubly_stochastic, fill_gaps
+from hpgmn.models.stage import Rates, Replica, load_parameters, make_task
 from hpgmn.training.trainer import logits, train
 
 Build = Callable[..., Any]
 STAGES = MODELS["cpgnn"].stages
 
 
-def inverse(total: Tensor) -> Tensor:
+def inverse(total):
     return torch.where(total > 0, 1 / total.clamp(min=1e-9), 0.0)
 
 
-def normalised(adjacency: Tensor, normalization: str) -> Tensor:
+def normalised(adjacency, normalization):
     rows = inverse(adjacency.sum(dim=1))[:, None]
     columns = inverse(adjacency.sum(dim=0))
     return {
@@ -50,9 +37,7 @@ def normalised(adjacency: Tensor, normalization: str) -> Tensor:
     }[normalization]
 
 
-def dense_guesses(
-    built: Any, parameter: Callable[[str], Tensor], prior: str, neighbors: str
-) -> Tensor:
+def dense_guesses(built, parameter, prior, neighbors):
     """The prior's logits: an MLP, or Chebyshev polynomials of -D^-½·A·D^-½ up to order 2."""
     x = built.x / built.x.abs().sum(dim=1, keepdim=True)
     if prior == "mlp":
@@ -82,13 +67,13 @@ def dense_guesses(
         {"prior": "cheby", "rounds": 2, "neighbors": "out", "normalization": "row"},
     ],
 )
-def test_it_is_the_formula(build: Build, settings: dict[str, Any]) -> None:
+def test_it_is_the_formula(build, settings):
     built = build("cpgnn", **settings)
     chosen = built.task.settings[0]
     adjacency = normalised(built.adjacency(chosen.neighbors), chosen.normalization)
     for replica, found in enumerate(built.logits):
 
-        def parameter(name: str, replica: int = replica) -> Tensor:
+        def parameter(name, replica=replica):
             return built.parameter(f"prior.{name}", replica)
 
         guesses = dense_guesses(built, parameter, chosen.prior, chosen.neighbors)
@@ -99,7 +84,7 @@ def test_it_is_the_formula(build: Build, settings: dict[str, Any]) -> None:
         torch.testing.assert_close(found, beliefs, rtol=1e-4, atol=1e-5)
 
 
-def sinkhorn(matrix: Tensor) -> Tensor:
+def sinkhorn(matrix):
     """Columns, then rows, to sum 1, over and over."""
     for _ in range(2000):
         matrix = matrix / matrix.sum(dim=0, keepdim=True)
@@ -107,7 +92,7 @@ def sinkhorn(matrix: Tensor) -> Tensor:
     return matrix
 
 
-def dense_compatibility(built: Any, guesses: Tensor, labels: Any) -> Tensor:
+def dense_compatibility(built, guesses, labels):
     """Ĥ of one replica; the classes without train nodes are gaps."""
     adjacency = built.adjacency()
     beliefs = guesses.softmax(dim=1).double()
@@ -132,7 +117,7 @@ def dense_compatibility(built: Any, guesses: Tensor, labels: Any) -> Tensor:
     return ((matrix + matrix.T) / 2 - 0.25).float()
 
 
-def main_from(task: TrainingTask) -> tuple[TrainingStage, dict[str, Tensor]]:
+def main_from(task):
     """The main stage after a prior with random parameters, and these parameters."""
     generator = torch.Generator().manual_seed(8)
     trained = {
@@ -144,9 +129,7 @@ def main_from(task: TrainingTask) -> tuple[TrainingStage, dict[str, Tensor]]:
 
 @pytest.mark.parametrize("prior", ["mlp", "cheby"])
 @pytest.mark.parametrize("without", [(), (2,), (0, 3)], ids=["all classes", "but one", "but two"])
-def test_compatibilities_start_from_the_neighbourhoods_of_train_nodes(
-    build: Build, prior: str, without: tuple[int, ...]
-) -> None:
+def test_compatibilities_start_from_the_neighbourhoods_of_train_nodes(build, prior, without):
     built = build("cpgnn", prior=prior)
     labels = built.task.train_labels.copy()
     labels[np.isin(labels, without)] = -1
@@ -156,7 +139,7 @@ def test_compatibilities_start_from_the_neighbourhoods_of_train_nodes(
     torch.testing.assert_close(found, found.transpose(1, 2))
     for replica in range(2):
 
-        def parameter(name: str, replica: int = replica) -> Tensor:
+        def parameter(name, replica=replica):
             return trained[name][replica]
 
         guesses = dense_guesses(built, parameter, prior, "undirected")
@@ -165,9 +148,7 @@ def test_compatibilities_start_from_the_neighbourhoods_of_train_nodes(
     assert (found[0] != found[1]).any()
 
 
-def test_without_train_nodes_or_edges_compatibilities_are_chance(
-    build: Build, wild_graph: Graph
-) -> None:
+def test_without_train_nodes_or_edges_compatibilities_are_chance(build, wild_graph):
     built = build("cpgnn")
     unknown = replace(built.task, train_labels=np.full((2, 23), -1))
     alone = Graph(
@@ -182,19 +163,19 @@ def test_without_train_nodes_or_edges_compatibilities_are_chance(
         assert torch.equal(stage.initial["compatibility.matrix"], torch.zeros(2, 4, 4))
 
 
-def test_train_nodes_without_neighbours_leave_a_gap() -> None:
+def test_train_nodes_without_neighbours_leave_a_gap():
     means = np.array([[[0.0, 0.0, 0.0], [0.2, 0.5, 0.3], [0.6, 0.0, 0.4]]])
     expected = [[0.2, 0.2, 0.6], [0.2, 0.5, 0.3], [0.6, 0.0, 0.4]]
     np.testing.assert_allclose(fill_gaps(means)[0], expected)
 
 
-def test_a_gap_that_others_overfill_is_not_negative() -> None:
+def test_a_gap_that_others_overfill_is_not_negative():
     means = np.array([[[0.0, 0.0, 0.0], [0.9, 0.1, 0.0], [0.8, 0.0, 0.2]]])
     expected = [[0.0, 0.9, 0.8], [0.9, 0.1, 0.0], [0.8, 0.0, 0.2]]
     np.testing.assert_allclose(fill_gaps(means)[0], expected)
 
 
-def test_doubly_stochastic_is_sinkhorn_s_loop_whoever_else_is_there() -> None:
+def test_doubly_stochastic_is_sinkhorn_s_loop_whoever_else_is_there():
     matrices = np.random.default_rng(0).random((3, 5, 5)) ** 3
     found = doubly_stochastic(matrices)
     np.testing.assert_allclose(found.sum(axis=1), 1, atol=1e-9)
@@ -204,7 +185,7 @@ def test_doubly_stochastic_is_sinkhorn_s_loop_whoever_else_is_there() -> None:
         assert np.array_equal(doubly_stochastic(matrix[None])[0], own)
 
 
-def test_matrices_that_cannot_become_doubly_stochastic_stay_finite() -> None:
+def test_matrices_that_cannot_become_doubly_stochastic_stay_finite():
     matrices = np.array([[[1.0, 1.0], [1.0, 0.0]], [[1.0, 0.0], [1.0, 0.0]], np.zeros((2, 2))])
     found = doubly_stochastic(matrices, rounds=50)
     assert np.isfinite(found).all()
@@ -213,7 +194,7 @@ def test_matrices_that_cannot_become_doubly_stochastic_stay_finite() -> None:
     np.testing.assert_allclose(found[2], 0.0)
 
 
-def test_penalties_are_the_prior_s_loss_and_the_row_sums(build: Build) -> None:
+def test_penalties_are_the_prior_s_loss_and_the_row_sums(build):
     built = build("cpgnn", prior_weight=0.3, zero_sum_weight=0.2)
     model, inputs = built.stage.model, built.stage.inputs
     assert built.stage.penalty_weights == {"prior": [0.3, 0.3], "zero_sum": [0.2, 0.2]}
@@ -223,7 +204,7 @@ def test_penalties_are_the_prior_s_loss_and_the_row_sums(build: Build) -> None:
     split, y = built.task.graph.split(0), built.task.graph.y
     for replica in range(2):
 
-        def parameter(name: str, replica: int = replica) -> Tensor:
+        def parameter(name, replica=replica):
             return built.parameter(f"prior.{name}", replica)
 
         guesses = dense_guesses(built, parameter, "mlp", "undirected").log_softmax(dim=1)
@@ -234,7 +215,7 @@ def test_penalties_are_the_prior_s_loss_and_the_row_sums(build: Build) -> None:
         assert found["zero_sum"][replica].item() == pytest.approx(expected, rel=1e-4)
 
 
-def test_a_row_sum_of_rounding_alone_has_no_gradient() -> None:
+def test_a_row_sum_of_rounding_alone_has_no_gradient():
     compatibility = Compatibility(2, 3)
     values = torch.tensor([[[0.3, -0.1, -0.2 + 1e-7]] * 3, [[0.3, 0.2, -0.1]] * 3])
     load_parameters(compatibility, {"matrix": values})
@@ -247,7 +228,7 @@ def test_a_row_sum_of_rounding_alone_has_no_gradient() -> None:
 
 
 @pytest.mark.parametrize("prior", ["mlp", "cheby"])
-def test_the_main_stage_starts_from_the_trained_prior(build: Build, prior: str) -> None:
+def test_the_main_stage_starts_from_the_trained_prior(build, prior):
     built = build("cpgnn", prior=prior, prior_epochs=7, prior_patience=3)
     before = STAGES["prior"](built.task, {})
     assert (before.name, before.epochs, before.patience) == ("prior", 7, 3)
@@ -261,7 +242,7 @@ def test_the_main_stage_starts_from_the_trained_prior(build: Build, prior: str) 
         assert torch.equal(found, before.model(before.inputs).logits)
 
 
-def test_compatibilities_have_a_weight_decay_of_their_own(build: Build) -> None:
+def test_compatibilities_have_a_weight_decay_of_their_own(build):
     stage = build("cpgnn", lr=0.02, weight_decay=0.1, compatibility_weight_decay=0.003).stage
     assert stage.own_rates == {"compatibility.": Rates([0.02, 0.02], [0.003, 0.003])}
     assert stage.weight_decay == [0.1, 0.1]
@@ -270,9 +251,7 @@ def test_compatibilities_have_a_weight_decay_of_their_own(build: Build) -> None:
 
 @pytest.mark.parametrize("name", ["dropout", "attributes_dropout"])
 @pytest.mark.parametrize("prior", ["mlp", "cheby"])
-def test_training_drops_columns_and_entries_of_the_prior(
-    build: Build, name: str, prior: str
-) -> None:
+def test_training_drops_columns_and_entries_of_the_prior(build, name, prior):
     off = {"dropout": 0.0, "attributes_dropout": 0.0, "prior": prior}
     whole = build("cpgnn", **off)
     noise = Noise(whole.task.keys("main"), 1)
@@ -284,14 +263,12 @@ def test_training_drops_columns_and_entries_of_the_prior(
 
 
 @pytest.mark.parametrize("prior", ["mlp", "cheby"])
-def test_it_learns_and_a_replica_alone_is_the_one_among_others(
-    small_graph: Graph, prior: str
-) -> None:
+def test_it_learns_and_a_replica_alone_is_the_one_among_others(small_graph, prior):
     values = {"prior": prior, "hidden_dim": 8, "prior_epochs": 30, "epochs": 30, "lr": 0.05}
     settings = make_settings(CPGNNSettings, values | {"dropout": 0.0, "rounds": 2})
     split = small_graph.split(0)
 
-    def fitted(seeds: tuple[int, ...]) -> Tensor:
+    def fitted(seeds):
         replicas = [Replica(0, seed, settings) for seed in seeds]
         task = make_task(small_graph, replicas, [(split.train, split.val)] * len(seeds), "cpu")
         state = train(task, MODELS["cpgnn"])

@@ -25,7 +25,7 @@ from hpgmn.training.trainer import train
 Build = Callable[..., Any]
 
 
-def pyg_logits(built: Any, replica: int, edge_index: Tensor, *, normalize: bool) -> Tensor:
+def pyg_logits(built, replica, edge_index, *, normalize):
     """The logits of the authors' network made of PyG's parts with our weights."""
     settings: DirGCNSettings = built.task.settings[0]
     parameters = dict(built.stage.model.named_parameters())
@@ -58,7 +58,7 @@ def pyg_logits(built: Any, replica: int, edge_index: Tensor, *, normalize: bool)
     return result
 
 
-def without_normalisation(built: Any) -> Tensor:
+def without_normalisation(built):
     """Our logits where edges are summed as they are: (2, N, C)."""
     plain = SparseMatrix(built.task.graph.adjacency("out"))
     with torch.no_grad():
@@ -69,7 +69,7 @@ def without_normalisation(built: Any) -> Tensor:
 @pytest.mark.parametrize("out_share", [0.0, 0.3, 1.0])
 @pytest.mark.parametrize("jump", ["max", "concat", "none"])
 @pytest.mark.parametrize("layers", [1, 3])
-def test_it_is_made_of_pygs_layers(build: Build, out_share: float, jump: str, layers: int) -> None:
+def test_it_is_made_of_pygs_layers(build, out_share, jump, layers):
     built = build("dirgcn", out_share=out_share, jump=jump, layers=layers)
     edge_index = built.adjacency("out").nonzero().T
     for replica, found in enumerate(without_normalisation(built)):
@@ -78,7 +78,7 @@ def test_it_is_made_of_pygs_layers(build: Build, out_share: float, jump: str, la
 
 
 @pytest.mark.parametrize("jump", ["max", "concat", "none"])
-def test_hidden_layers_may_have_unit_length(build: Build, jump: str) -> None:
+def test_hidden_layers_may_have_unit_length(build, jump):
     built = build("dirgcn", jump=jump, unit_layers=True)
     edge_index = built.adjacency("out").nonzero().T
     for replica, found in enumerate(without_normalisation(built)):
@@ -86,7 +86,7 @@ def test_hidden_layers_may_have_unit_length(build: Build, jump: str) -> None:
         torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
 
 
-def test_an_undirected_graph_is_normalised_as_by_pyg(build: Build, wild_graph: Graph) -> None:
+def test_an_undirected_graph_is_normalised_as_by_pyg(build, wild_graph):
     split = wild_graph.split(0)
     graph = Graph(
         wild_graph.x,
@@ -105,7 +105,7 @@ def test_an_undirected_graph_is_normalised_as_by_pyg(build: Build, wild_graph: G
 
 @pytest.mark.parametrize("self_loop", [0.0, 1.0, 2.5])
 @pytest.mark.parametrize("out_share", [0.0, 0.3, 1.0])
-def test_it_is_the_formula(build: Build, self_loop: float, out_share: float) -> None:
+def test_it_is_the_formula(build, self_loop, out_share):
     built = build("dirgcn", layers=1, self_loop=self_loop, out_share=out_share)
     matrix = built.adjacency("out") + self_loop * torch.eye(23)
     out_degree, in_degree = matrix.sum(dim=1), matrix.sum(dim=0)
@@ -129,15 +129,13 @@ def test_it_is_the_formula(build: Build, self_loop: float, out_share: float) -> 
 @pytest.mark.parametrize(
     ("out_share", "sides"), [(0.0, {"inward"}), (0.5, {"inward", "outward"}), (1.0, {"outward"})]
 )
-def test_a_side_without_share_has_no_weights(
-    build: Build, out_share: float, sides: set[str]
-) -> None:
+def test_a_side_without_share_has_no_weights(build, out_share, sides):
     built = build("dirgcn", out_share=out_share)
     places = dict(built.stage.model.named_parameters())
     assert {place.split(".")[2] for place in places if place.startswith("convolve.")} == sides
 
 
-def test_input_dropout_drops_whole_columns(build: Build) -> None:
+def test_input_dropout_drops_whole_columns(build):
     built = build("dirgcn", dropout=0.0, attributes_dropout=0.5)
     noise = Noise(built.task.keys("main"), 1)
     found = built.stage.model(built.stage.inputs, noise).logits
@@ -152,7 +150,7 @@ def test_input_dropout_drops_whole_columns(build: Build) -> None:
 
 
 @pytest.mark.parametrize("unit_layers", [False, True])
-def test_dropout_comes_before_scaling_to_unit_length(build: Build, unit_layers: bool) -> None:
+def test_dropout_comes_before_scaling_to_unit_length(build, unit_layers):
     built = build("dirgcn", layers=2, jump="concat", dropout=0.5, unit_layers=unit_layers)
     seen: list[Tensor] = []
     built.stage.model.classify.register_forward_pre_hook(lambda _, given: seen.append(given[0]))
@@ -173,9 +171,7 @@ def test_dropout_comes_before_scaling_to_unit_length(build: Build, unit_layers: 
 
 @pytest.mark.parametrize("kind", ["dense", "sparse"])
 @pytest.mark.parametrize(("self_loop", "score"), [(0.0, 1 / 3), (1.0, 1.0)])
-def test_attributes_need_edges_or_self_loops(
-    small_graph: Graph, kind: str, self_loop: float, score: float
-) -> None:
+def test_attributes_need_edges_or_self_loops(small_graph, kind, self_loop, score):
     split = small_graph.split(0)
     graph = Graph(
         small_graph.x if kind == "dense" else sp.csr_array(small_graph.x),
@@ -191,7 +187,7 @@ def test_attributes_need_edges_or_self_loops(
     assert state.best_score["main"].item() == pytest.approx(score)
 
 
-def test_first_values_are_drawn_for_every_side(build: Build) -> None:
+def test_first_values_are_drawn_for_every_side(build):
     built = build("dirgcn")
     initialise(built.stage.model, built.task.keys("main"))
     for place, parameter in built.stage.model.named_parameters():

@@ -18,8 +18,8 @@ from hpgmn.graph import Graph
 from hpgmn.models import MODELS
 from hpgmn.models.baselines.dssl import DSSLSettings, Neighborhoods
 from hpgmn.models.layers import initialise
-from hpgmn.models.stage import Replica, TrainingStage, TrainingTask, load_parameters, make_task
-from hpgmn.training.trainer import TrainState, logits, train
+from hpgmn.models.stage import Replica, TrainingTask, load_parameters, make_task
+from hpgmn.training.trainer import logits, train
 
 Build = Callable[..., Any]
 
@@ -27,7 +27,7 @@ ENTRY = MODELS["dssl"]
 SMALL = {"hidden_dim": 6, "factors": 3, "samples": 4, "representation_epochs": 5, "epochs": 5}
 
 
-def task_of(graph: Graph, *each: dict[str, Any], **settings: Any) -> TrainingTask:
+def task_of(graph, *each, **settings):
     """A replica for each dictionary of settings of its own, on the first split."""
     split = graph.split(0)
     replicas = [
@@ -37,7 +37,7 @@ def task_of(graph: Graph, *each: dict[str, Any], **settings: Any) -> TrainingTas
     return make_task(graph, replicas, [(split.train, split.val)] * len(replicas), "cpu")
 
 
-def representation(task: TrainingTask) -> TrainingStage:
+def representation(task):
     """The first stage, every parameter drawn anew, the target's and all biases too."""
     stage = ENTRY.stages["representation"](task, {})
     generator = torch.Generator().manual_seed(3)
@@ -49,15 +49,15 @@ def representation(task: TrainingTask) -> TrainingStage:
     return stage
 
 
-def dense(graph: Graph) -> Tensor:
+def dense(graph):
     return torch.from_numpy(np.asarray(graph.x))
 
 
-def parameters_of(stage: TrainingStage, replica: int) -> dict[str, Tensor]:
+def parameters_of(stage, replica):
     return {name: value[replica] for name, value in stage.model.named_parameters()}
 
 
-def convolved(own: dict[str, Tensor], place: str, x: Tensor, normal: Tensor, layers: int) -> Tensor:
+def convolved(own, place, x, normal, layers):
     """The GCN of one replica from dense matrices."""
     for number in range(layers):
         weight, bias = (own[f"{place}.convolve.{number}.{part}"] for part in ("weight", "bias"))
@@ -65,7 +65,7 @@ def convolved(own: dict[str, Tensor], place: str, x: Tensor, normal: Tensor, lay
     return x
 
 
-def two_layers(own: dict[str, Tensor], place: str, x: Tensor) -> Tensor:
+def two_layers(own, place, x):
     first, last = (
         (own[f"{place}.layers.{number}.weight"], own[f"{place}.layers.{number}.bias"][0])
         for number in (0, 1)
@@ -73,7 +73,7 @@ def two_layers(own: dict[str, Tensor], place: str, x: Tensor) -> Tensor:
     return (x @ first[0] + first[1]).relu() @ last[0] + last[1]
 
 
-def normal_matrix(graph: Graph, neighbors: str, self_loop: float) -> Tensor:
+def normal_matrix(graph, neighbors, self_loop):
     matrix = torch.from_numpy(graph.adjacency(neighbors).toarray())
     matrix = matrix + self_loop * torch.eye(graph.num_nodes)
     rows, columns = (
@@ -83,9 +83,7 @@ def normal_matrix(graph: Graph, neighbors: str, self_loop: float) -> Tensor:
     return rows[:, None] * matrix * columns
 
 
-def looped_losses(
-    stage: TrainingStage, task: TrainingTask, replica: int, noise: Noise
-) -> dict[str, Tensor]:
+def looped_losses(stage, task, replica, noise):
     """The three losses of one replica, node by node and sample by sample; dropout is off."""
     settings: DSSLSettings = task.settings[replica]
     graph, own = task.graph, parameters_of(stage, replica)
@@ -123,7 +121,7 @@ def looped_losses(
 
 
 @pytest.mark.parametrize("layers", [1, 2, 3])
-def test_the_encoders_are_pygs_gcn(wild_graph: Graph, layers: int) -> None:
+def test_the_encoders_are_pygs_gcn(wild_graph, layers):
     task = task_of(wild_graph, layers=layers)
     stage = representation(task)
     edge_index = torch.from_numpy(wild_graph.adjacency("undirected").toarray()).nonzero().T
@@ -153,9 +151,7 @@ def test_the_encoders_are_pygs_gcn(wild_graph: Graph, layers: int) -> None:
         {"factors": 5, "layers": 3, "hidden_dim": 4},
     ],
 )
-def test_the_losses_are_those_of_a_loop_over_nodes_and_samples(
-    wild_graph: Graph, settings: dict[str, Any]
-) -> None:
+def test_the_losses_are_those_of_a_loop_over_nodes_and_samples(wild_graph, settings):
     own = (
         {"gumbel_temperature": 0.7, "prototype_temperature": 2.0},
         {"gumbel_temperature": 1.5, "prototype_temperature": 0.4},
@@ -183,7 +179,7 @@ def test_the_losses_are_those_of_a_loop_over_nodes_and_samples(
             torch.testing.assert_close(found.grad, expected.grad, rtol=1e-3, atol=1e-5)
 
 
-def test_replicas_do_not_mix(wild_graph: Graph) -> None:
+def test_replicas_do_not_mix(wild_graph):
     own = ({"dropout": 0.2, "prototype_temperature": 2.0}, {"dropout": 0.6})
     task = task_of(wild_graph, *own, attributes_dropout=0.3)
     stage = representation(task)
@@ -201,7 +197,7 @@ def test_replicas_do_not_mix(wild_graph: Graph) -> None:
 
 
 @pytest.mark.parametrize("name", ["dropout", "attributes_dropout"])
-def test_both_encoders_drop_in_training_each_for_itself(wild_graph: Graph, name: str) -> None:
+def test_both_encoders_drop_in_training_each_for_itself(wild_graph, name):
     off = {"dropout": 0.0, "attributes_dropout": 0.0}
     task = task_of(wild_graph, **(off | {name: 0.5}))
     stage = representation(task)
@@ -223,7 +219,7 @@ def test_both_encoders_drop_in_training_each_for_itself(wild_graph: Graph, name:
         assert (one != other).any(dim=-1).any(dim=-1).all()
 
 
-def test_nothing_is_drawn_in_evaluation(wild_graph: Graph) -> None:
+def test_nothing_is_drawn_in_evaluation(wild_graph):
     stage = representation(task_of(wild_graph))
     output = stage.model(stage.inputs, None, penalties=True)
     assert not output.penalties
@@ -232,7 +228,7 @@ def test_nothing_is_drawn_in_evaluation(wild_graph: Graph) -> None:
 
 
 @pytest.mark.parametrize("neighbors", ["out", "in", "undirected"])
-def test_only_neighbours_are_drawn_and_each_of_them(wild_graph: Graph, neighbors: str) -> None:
+def test_only_neighbours_are_drawn_and_each_of_them(wild_graph, neighbors):
     adjacency = wild_graph.adjacency(neighbors)
     known = adjacency.toarray().any(axis=1)
     assert not known.all()
@@ -248,7 +244,7 @@ def test_only_neighbours_are_drawn_and_each_of_them(wild_graph: Graph, neighbors
     torch.testing.assert_close(neighborhoods.share, torch.from_numpy(expected).float())
 
 
-def test_neighbours_are_sampled_uniformly_in_each_step(wild_graph: Graph) -> None:
+def test_neighbours_are_sampled_uniformly_in_each_step(wild_graph):
     adjacency = wild_graph.adjacency("undirected")
     node = int(np.diff(adjacency.indptr).argmax())
     degree = int(np.diff(adjacency.indptr)[node])
@@ -264,7 +260,7 @@ def test_neighbours_are_sampled_uniformly_in_each_step(wild_graph: Graph) -> Non
     assert (draws[0] != draws[1]).any()
 
 
-def test_a_graph_without_edges_has_nothing_to_predict(wild_graph: Graph) -> None:
+def test_a_graph_without_edges_has_nothing_to_predict(wild_graph):
     graph = Graph(
         wild_graph.x,
         np.empty((2, 0), np.int64),
@@ -281,7 +277,7 @@ def test_a_graph_without_edges_has_nothing_to_predict(wild_graph: Graph) -> None
     assert not stage.model.online.convolve[0].weight.grad.any()
 
 
-def test_the_target_starts_as_the_online_encoder_and_follows_it(wild_graph: Graph) -> None:
+def test_the_target_starts_as_the_online_encoder_and_follows_it(wild_graph):
     task = task_of(wild_graph, {"target_momentum": 0.9}, {"target_momentum": 0.5})
     momentum = torch.tensor([0.9, 0.5])[:, None, None]
     stage = ENTRY.stages["representation"](task, {})
@@ -293,7 +289,7 @@ def test_the_target_starts_as_the_online_encoder_and_follows_it(wild_graph: Grap
         assert torch.equal(value, followers[0][name])
     leaders: list[dict[str, Tensor]] = []
 
-    def watch(state: TrainState, stage: TrainingStage) -> None:
+    def watch(state, stage):
         if stage.name == "representation":
             for seen, encoder in ((followers, "target"), (leaders, "online")):
                 parts = getattr(stage.model, encoder).named_parameters()
@@ -310,7 +306,7 @@ def test_the_target_starts_as_the_online_encoder_and_follows_it(wild_graph: Grap
         assert torch.equal(state.done["representation"][f"target.{name}"], value)
 
 
-def test_the_stage_has_rates_weights_and_length_of_its_own(wild_graph: Graph) -> None:
+def test_the_stage_has_rates_weights_and_length_of_its_own(wild_graph):
     own = (
         {"representation_lr": 0.1, "representation_weight_decay": 0.2, "prototype_weight": 0.3},
         {"representation_lr": 0.4, "representation_weight_decay": 0.5, "entropy_weight": 0.6},
@@ -324,7 +320,7 @@ def test_the_stage_has_rates_weights_and_length_of_its_own(wild_graph: Graph) ->
     assert not stage.is_supervised
 
 
-def test_prototypes_start_standard_normal(wild_graph: Graph) -> None:
+def test_prototypes_start_standard_normal(wild_graph):
     task = task_of(wild_graph, hidden_dim=100, factors=50)
     stage = ENTRY.stages["representation"](task, {})
     initialise(stage.model, task.keys("representation"))
@@ -338,9 +334,7 @@ def test_prototypes_start_standard_normal(wild_graph: Graph) -> None:
 
 
 @pytest.mark.parametrize("scaling", ["raw", "standard"])
-def test_the_classifier_is_linear_in_the_online_representation(
-    wild_graph: Graph, scaling: str
-) -> None:
+def test_the_classifier_is_linear_in_the_online_representation(wild_graph, scaling):
     task = task_of(wild_graph, embedding_scaling=scaling)
     first = representation(task)
     with torch.no_grad():
@@ -362,7 +356,7 @@ def test_the_classifier_is_linear_in_the_online_representation(
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
 
 
-def test_a_column_that_is_the_same_everywhere_is_left_out(wild_graph: Graph) -> None:
+def test_a_column_that_is_the_same_everywhere_is_left_out(wild_graph):
     task = task_of(wild_graph)
     first = representation(task)
     with torch.no_grad():
@@ -372,7 +366,7 @@ def test_a_column_that_is_the_same_everywhere_is_left_out(wild_graph: Graph) -> 
     assert torch.equal(scale == 0, (torch.arange(6) == 2).expand(2, 6))
 
 
-def test_another_graph_is_scaled_as_the_one_trained_on(wild_graph: Graph) -> None:
+def test_another_graph_is_scaled_as_the_one_trained_on(wild_graph):
     task = task_of(wild_graph)
     state = train(task, ENTRY)
     random = np.random.default_rng(8)
@@ -396,7 +390,7 @@ def test_another_graph_is_scaled_as_the_one_trained_on(wild_graph: Graph) -> Non
         torch.testing.assert_close(found[replica], expected, rtol=1e-4, atol=1e-4)
 
 
-def test_the_scaling_is_saved_and_not_trained(wild_graph: Graph) -> None:
+def test_the_scaling_is_saved_and_not_trained(wild_graph):
     task = task_of(wild_graph)
     state = train(task, ENTRY)
     stage = ENTRY.stages["main"](task, state.done)

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 import torch
-from torch import Tensor
 
 from hpgmn.base.sparse import SparseMatrix
 from hpgmn.models.baselines.edge_pattern import EdgePattern
@@ -14,7 +13,7 @@ from hpgmn.models.baselines.edge_pattern import EdgePattern
 REPLICAS, NODES, EDGES, WIDTH = 3, 9, 24, 4
 
 
-def matrix(*, empty: bool = False) -> sp.csr_array:
+def matrix(*, empty=False):
     """9 nodes; row 2 and column 5 are empty, node 7 has a loop, most edges are one-way."""
     random = np.random.default_rng(2)
     dense = random.random((NODES, NODES)) * (random.random((NODES, NODES)) < 0.35)
@@ -26,7 +25,7 @@ def matrix(*, empty: bool = False) -> sp.csr_array:
     return result
 
 
-def dense_of(values: Tensor) -> Tensor:
+def dense_of(values):
     """(R, E) values at their places: (R, N, N)."""
     rows, columns = torch.from_numpy(matrix().toarray()).nonzero().T
     return values.new_zeros(values.shape[0], NODES, NODES).index_put(
@@ -34,28 +33,28 @@ def dense_of(values: Tensor) -> Tensor:
     )
 
 
-def at_places(dense: Tensor) -> Tensor:
+def at_places(dense):
     """(R, N, N) read at the edges: (R, E)."""
     rows, columns = torch.from_numpy(matrix().toarray()).nonzero().T
     return dense[:, rows, columns]
 
 
-def drawn(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+def drawn(*shape, dtype=torch.float32):
     generator = torch.Generator().manual_seed(sum(shape))
     return torch.randn(shape, generator=generator, dtype=dtype)
 
 
 @pytest.fixture(params=[2**26, 2 * EDGES, 1], ids=["together", "two and one", "one by one"])
-def edges(request: pytest.FixtureRequest) -> EdgePattern:
+def edges(request):
     """The edges, with the replicas taken together in several ways."""
     return EdgePattern(matrix(), most_entries=request.param)
 
 
-def test_weights_are_the_matrix_s_own(edges: EdgePattern) -> None:
+def test_weights_are_the_matrix_s_own(edges):
     assert torch.equal(dense_of(edges.weights[None])[0], torch.from_numpy(matrix().toarray()))
 
 
-def test_softmax_is_the_dense_softmax_of_each_row(edges: EdgePattern) -> None:
+def test_softmax_is_the_dense_softmax_of_each_row(edges):
     scores = drawn(REPLICAS, EDGES) * 5
     scores[1] += 500  # far outside what exp can take
     scores[2, :4] -= 500
@@ -68,19 +67,19 @@ def test_softmax_is_the_dense_softmax_of_each_row(edges: EdgePattern) -> None:
     torch.testing.assert_close(sums[:, [0, 1, *range(3, 9)]], torch.ones(REPLICAS, 8))
 
 
-def test_propagation_is_the_dense_product(edges: EdgePattern) -> None:
+def test_propagation_is_the_dense_product(edges):
     values, hidden = drawn(REPLICAS, EDGES), drawn(REPLICAS, NODES, WIDTH)
     found = edges.propagate(values, hidden)
     torch.testing.assert_close(found, dense_of(values) @ hidden)
     assert (found[:, 2] == 0).all()
 
 
-def test_products_are_those_of_the_dense_matrix(edges: EdgePattern) -> None:
+def test_products_are_those_of_the_dense_matrix(edges):
     left, right = drawn(REPLICAS, NODES, WIDTH), drawn(REPLICAS, NODES, WIDTH) * 2 + 1
     torch.testing.assert_close(edges.products(left, right), at_places(left @ right.transpose(1, 2)))
 
 
-def test_gradients_are_those_of_differences(edges: EdgePattern) -> None:
+def test_gradients_are_those_of_differences(edges):
     double = torch.float64
     values = drawn(REPLICAS, EDGES, dtype=double).requires_grad_()
     hidden = drawn(REPLICAS, NODES, 2, dtype=double).requires_grad_()
@@ -90,7 +89,7 @@ def test_gradients_are_those_of_differences(edges: EdgePattern) -> None:
     assert torch.autograd.gradcheck(edges.products, (hidden, other))
 
 
-def test_gradients_are_those_of_the_dense_attention(edges: EdgePattern) -> None:
+def test_gradients_are_those_of_the_dense_attention(edges):
     queries, keys, hidden = (
         (drawn(REPLICAS, NODES, WIDTH) * scale).requires_grad_() for scale in (1.0, 0.5, 2.0)
     )
@@ -112,7 +111,7 @@ def test_gradients_are_those_of_the_dense_attention(edges: EdgePattern) -> None:
 
 
 @pytest.mark.parametrize("trained", [0, 1])
-def test_only_what_is_trained_gets_a_gradient(edges: EdgePattern, trained: int) -> None:
+def test_only_what_is_trained_gets_a_gradient(edges, trained):
     for function, given in (
         (edges.propagate, [drawn(REPLICAS, EDGES), drawn(REPLICAS, NODES, WIDTH)]),
         (edges.products, [drawn(REPLICAS, NODES, WIDTH), drawn(REPLICAS, NODES, WIDTH)]),
@@ -125,7 +124,7 @@ def test_only_what_is_trained_gets_a_gradient(edges: EdgePattern, trained: int) 
         assert given[1 - trained].grad is None
 
 
-def test_arrays_that_are_views_are_read_right(edges: EdgePattern) -> None:
+def test_arrays_that_are_views_are_read_right(edges):
     values = drawn(EDGES, REPLICAS).T
     hidden = drawn(NODES, REPLICAS, WIDTH).transpose(0, 1).requires_grad_()
     found = edges.propagate(values, hidden)
@@ -138,7 +137,7 @@ def test_arrays_that_are_views_are_read_right(edges: EdgePattern) -> None:
     torch.testing.assert_close(edges.softmax(values), edges.softmax(values.contiguous()))
 
 
-def test_a_replica_alone_is_the_one_among_others() -> None:
+def test_a_replica_alone_is_the_one_among_others():
     edges = EdgePattern(matrix())
     values, hidden = drawn(REPLICAS, EDGES), drawn(REPLICAS, NODES, WIDTH)
     for replica in range(REPLICAS):
@@ -148,7 +147,7 @@ def test_a_replica_alone_is_the_one_among_others() -> None:
         assert torch.equal(edges.products(x, x)[0], edges.products(hidden, hidden)[replica])
 
 
-def test_equal_values_are_one_sparse_matrix() -> None:
+def test_equal_values_are_one_sparse_matrix():
     edges, hidden = EdgePattern(matrix()), drawn(REPLICAS, NODES, WIDTH)
     whole = SparseMatrix(matrix())
     found = edges.propagate(edges.weights.expand(REPLICAS, -1), hidden)
@@ -156,7 +155,7 @@ def test_equal_values_are_one_sparse_matrix() -> None:
         torch.testing.assert_close(one, whole @ x)
 
 
-def test_no_edges_at_all_give_zeros_and_zero_gradients() -> None:
+def test_no_edges_at_all_give_zeros_and_zero_gradients():
     edges = EdgePattern(matrix(empty=True))
     hidden = drawn(REPLICAS, NODES, WIDTH).requires_grad_()
     scores = edges.products(hidden, hidden)

@@ -34,14 +34,14 @@ FORMS = ["dense", "propagated"]
 
 
 @pytest.fixture(params=FORMS)
-def form(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+def form(request, monkeypatch):
     """Each form of the hops' attributes in turn."""
     if request.param == "propagated":
         monkeypatch.setattr(fsgnn, "DENSE_LIMIT_BYTES", 0)
     return str(request.param)
 
 
-def spread(adjacency: Tensor) -> Tensor:
+def spread(adjacency):
     """D^-½·A·D^-½, entry by entry."""
     result = torch.zeros_like(adjacency)
     degree = [float(row.sum()) or 1.0 for row in adjacency]
@@ -51,7 +51,7 @@ def spread(adjacency: Tensor) -> Tensor:
     return result
 
 
-def hops_of(adjacency: Tensor, x: Tensor, hops: int, self_loops: str) -> list[Tensor]:
+def hops_of(adjacency, x, hops, self_loops):
     """X, ÂX, ÃX, Â²X, Ã²X, …, dense."""
     plain, looped = spread(adjacency), spread(adjacency + torch.eye(len(adjacency)))
     found = [x]
@@ -63,7 +63,7 @@ def hops_of(adjacency: Tensor, x: Tensor, hops: int, self_loops: str) -> list[Te
     return found
 
 
-def expected_logits(built: Any, replica: int, hops: list[Tensor]) -> Tensor:
+def expected_logits(built, replica, hops):
     weights = built.parameter("weigh.logits", replica).softmax(dim=0)
     parts = []
     for number, (hop, weight) in enumerate(zip(hops, weights, strict=True)):
@@ -81,9 +81,7 @@ def expected_logits(built: Any, replica: int, hops: list[Tensor]) -> Tensor:
 @pytest.mark.parametrize("neighbors", ["out", "in", "undirected"])
 @pytest.mark.parametrize("self_loops", ["without", "with", "both"])
 @pytest.mark.parametrize("unit_hops", [False, True])
-def test_it_is_the_formula(
-    build: Build, form: str, neighbors: str, self_loops: str, unit_hops: bool
-) -> None:
+def test_it_is_the_formula(build, form, neighbors, self_loops, unit_hops):
     built = build("fsgnn", neighbors=neighbors, self_loops=self_loops, unit_hops=unit_hops)
     kinds = {type(hop).__name__ for hop in built.stage.inputs["hops"][1:]}
     assert kinds == {"DenseRows" if form == "dense" else "Propagated"}
@@ -95,9 +93,7 @@ def test_it_is_the_formula(
 
 @pytest.mark.parametrize("hops", [1, 2, 5])
 @pytest.mark.parametrize("scaling", ["raw", "fraction", "unit"])
-def test_hops_begin_with_the_scaled_attributes(
-    build: Build, form: str, hops: int, scaling: str
-) -> None:
+def test_hops_begin_with_the_scaled_attributes(build, form, hops, scaling):
     built = build("fsgnn", hops=hops, attributes_scaling=scaling)
     x = built.x
     if scaling != "raw":
@@ -113,7 +109,7 @@ def test_hops_begin_with_the_scaled_attributes(
         torch.testing.assert_close(found, logits, rtol=1e-4, atol=1e-5)
 
 
-def test_an_empty_row_counts_as_one_and_weights_are_summed() -> None:
+def test_an_empty_row_counts_as_one_and_weights_are_summed():
     matrix = np.array([[0, 2, 7], [1, 0, 0], [0, 0, 0]], np.float32)
     found = normalise_adjacency(sp.csr_array(matrix), 0.0).toarray()
     expected = [[0, 2 / 9**0.5, 7 / 9**0.5], [1 / 9**0.5, 0, 0], [0, 0, 0]]
@@ -123,7 +119,7 @@ def test_an_empty_row_counts_as_one_and_weights_are_summed() -> None:
     assert looped[0, 1] == pytest.approx(2 / (11 * 3) ** 0.5)
 
 
-def test_products_of_propagated_attributes_are_those_of_their_rows() -> None:
+def test_products_of_propagated_attributes_are_those_of_their_rows():
     random = np.random.default_rng(0)
     adjacency = sp.random_array((9, 9), density=0.3, rng=random, dtype=np.float32, format="csr")
     propagation = SparseMatrix(normalise_adjacency(adjacency, 0.0))
@@ -144,7 +140,7 @@ def test_products_of_propagated_attributes_are_those_of_their_rows() -> None:
         torch.testing.assert_close(found, expected[nodes[replica]], rtol=1e-4, atol=1e-5)
 
 
-def test_requested_nodes_are_rows_of_the_whole(build: Build, form: str) -> None:
+def test_requested_nodes_are_rows_of_the_whole(build, form):
     built = build("fsgnn")
     assert isinstance(built.stage.inputs["hops"][-1], DenseRows) == (form == "dense")
     nodes = torch.tensor([[3, 1, 22], [0, 0, 5]])
@@ -154,7 +150,7 @@ def test_requested_nodes_are_rows_of_the_whole(build: Build, form: str) -> None:
     torch.testing.assert_close(found, expected)
 
 
-def test_input_dropout_drops_columns_of_each_hop(build: Build, form: str) -> None:
+def test_input_dropout_drops_columns_of_each_hop(build, form):
     built = build("fsgnn", dropout=0.0, attributes_dropout=0.5)
     assert isinstance(built.stage.inputs["hops"][-1], DenseRows) == (form == "dense")
     noise = Noise(built.task.keys("main"), 3)
@@ -171,7 +167,7 @@ def test_input_dropout_drops_columns_of_each_hop(build: Build, form: str) -> Non
         assert not torch.equal(found[replica], built.logits[replica])
 
 
-def test_dropout_follows_the_joined_hops(build: Build) -> None:
+def test_dropout_follows_the_joined_hops(build):
     built = build("fsgnn", dropout=0.5)
     seen: list[Tensor] = []
     built.stage.model.classify.register_forward_pre_hook(lambda _, given: seen.append(given[0]))
@@ -184,14 +180,14 @@ def test_dropout_follows_the_joined_hops(build: Build) -> None:
     assert 0.4 < share < 0.6
 
 
-def test_the_weights_of_the_hops_are_even_at_first(build: Build) -> None:
+def test_the_weights_of_the_hops_are_even_at_first(build):
     built = build("fsgnn")
     initialise(built.stage.model, built.task.keys("main"))
     assert torch.equal(built.stage.model.weigh.logits, torch.ones(2, 7))
     torch.testing.assert_close(built.stage.model.weigh(), torch.full((2, 7), 1 / 7))
 
 
-def test_the_parts_have_rates_of_their_own(build: Build) -> None:
+def test_the_parts_have_rates_of_their_own(build):
     built = build(
         "fsgnn",
         lr=0.1,
@@ -203,16 +199,13 @@ def test_the_parts_have_rates_of_their_own(build: Build) -> None:
     stage = built.stage
     assert (stage.lr, stage.weight_decay) == ([0.1, 0.1], [0.2, 0.2])
     rates = {place: (one.lr, one.weight_decay) for place, one in stage.own_rates.items()}
-    assert rates == {
-        "weigh.": ([0.4, 0.4], [0.5, 0.5]),
-        "classify.": ([0.1, 0.1], [0.3, 0.3]),
-    }
+    assert rates == {"weigh.": ([0.4, 0.4], [0.5, 0.5]), "classify.": ([0.1, 0.1], [0.3, 0.3])}
     beginnings = {name.split(".")[0] + "." for name, _ in stage.model.named_parameters()}
     assert beginnings == {"encode.", *rates}
 
 
 @pytest.mark.parametrize("moved", ["lr", "hop_lr"])
-def test_a_part_with_learning_rate_zero_stays(build: Build, moved: str) -> None:
+def test_a_part_with_learning_rate_zero_stays(build, moved):
     rates = {"lr": 0.0, "hop_lr": 0.0} | {moved: 0.1}
     built = build("fsgnn", epochs=1, **rates)
     before = MODELS["fsgnn"].stages["main"](built.task, {}).model
@@ -223,7 +216,7 @@ def test_a_part_with_learning_rate_zero_stays(build: Build, moved: str) -> None:
         assert torch.equal(value, after[name]) == (is_weight != (moved == "hop_lr")), name
 
 
-def test_both_forms_train_equally(build: Build, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_both_forms_train_equally(build, monkeypatch):
     dense = train(build("fsgnn", epochs=8).task, MODELS["fsgnn"]).history["main"]["loss"]
     monkeypatch.setattr(fsgnn, "DENSE_LIMIT_BYTES", 0)
     built = build("fsgnn", epochs=8)
@@ -233,7 +226,7 @@ def test_both_forms_train_equally(build: Build, monkeypatch: pytest.MonkeyPatch)
     torch.testing.assert_close(propagated, dense, rtol=1e-4, atol=1e-5)
 
 
-def test_hops_are_made_once_for_a_graph_and_its_settings(wild_graph: Graph) -> None:
+def test_hops_are_made_once_for_a_graph_and_its_settings(wild_graph):
     statistics = LocalStatistics(wild_graph)
     first = hop_attributes(statistics, FSGNNSettings())
     assert hop_attributes(statistics, FSGNNSettings(lr=0.5)) is first
@@ -247,7 +240,7 @@ def test_hops_are_made_once_for_a_graph_and_its_settings(wild_graph: Graph) -> N
     assert hop_attributes(statistics, FSGNNSettings()) is not first  # the last ones are kept
 
 
-def test_hops_vanish_with_the_statistics(wild_graph: Graph) -> None:
+def test_hops_vanish_with_the_statistics(wild_graph):
     statistics = LocalStatistics(wild_graph)
     hop_attributes(statistics, FSGNNSettings())
     assert statistics in fsgnn._cache
@@ -257,7 +250,7 @@ def test_hops_vanish_with_the_statistics(wild_graph: Graph) -> None:
     assert len(fsgnn._cache) < known
 
 
-def test_dense_hops_must_fit_and_pay(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dense_hops_must_fit_and_pay(monkeypatch):
     edges = np.zeros((2, 0), np.int64)
     full = Graph(np.ones((10, 100)), edges)
     thin = Graph(sp.csr_array(np.eye(10, 100)), edges)  # 10 entries in a thousand places
@@ -271,9 +264,7 @@ def test_dense_hops_must_fit_and_pay(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(("self_loops", "inputs"), [("both", 7), ("with", 4), ("without", 4)])
-def test_every_input_counts_in_the_size_of_a_replica(
-    wild_graph: Graph, self_loops: str, inputs: int
-) -> None:
+def test_every_input_counts_in_the_size_of_a_replica(wild_graph, self_loops, inputs):
     parameters, per_node = MODELS["fsgnn"].floats(wild_graph, FSGNNSettings(self_loops=self_loops))
     assert parameters == inputs * 7 * 64
     assert per_node == 8 * inputs * 64

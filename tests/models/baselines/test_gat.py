@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 from torch.nn import functional
 from torch_geometric.nn import GATConv
 
@@ -16,7 +15,7 @@ from hpgmn.base.randomness import DropRate, Noise
 Build = Callable[..., Any]
 
 
-def pyg_gat(built: Any, replica: int, layers: int, heads: int, output_heads: int) -> Tensor:
+def pyg_gat(built, replica, layers, heads, output_heads):
     hidden = built.x
     for number in range(layers):
         is_last = number == layers - 1
@@ -36,14 +35,14 @@ def pyg_gat(built: Any, replica: int, layers: int, heads: int, output_heads: int
 
 
 @pytest.mark.parametrize(("layers", "heads", "output_heads"), [(1, 2, 1), (2, 3, 2), (3, 1, 1)])
-def test_it_is_pygs_gat(build: Build, layers: int, heads: int, output_heads: int) -> None:
+def test_it_is_pygs_gat(build, layers, heads, output_heads):
     built = build("gat", layers=layers, heads=heads, output_heads=output_heads)
     for replica, found in enumerate(built.logits):
         expected = pyg_gat(built, replica, layers, heads, output_heads)
         torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
 
 
-def attention_of(built: Any, neighbors: str, hidden: Tensor, replica: int) -> Tensor:
+def attention_of(built, neighbors, hidden, replica):
     """(N, N) of a single head, from a dense softmax."""
     center, neighbor = (
         built.parameter(f"convolve.0.{part}", replica)[0] for part in ("center", "neighbor")
@@ -54,7 +53,7 @@ def attention_of(built: Any, neighbors: str, hidden: Tensor, replica: int) -> Te
 
 
 @pytest.mark.parametrize("neighbors", ["out", "in", "undirected"])
-def test_a_layer_is_dense_attention_over_the_neighbours_read(build: Build, neighbors: str) -> None:
+def test_a_layer_is_dense_attention_over_the_neighbours_read(build, neighbors):
     built = build("gat", layers=1, heads=1, neighbors=neighbors)
     for replica, found in enumerate(built.logits):
         weight = built.parameter("convolve.0.weight", replica)
@@ -64,7 +63,7 @@ def test_a_layer_is_dense_attention_over_the_neighbours_read(build: Build, neigh
         torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
 
 
-def test_training_drops_columns_and_attention(build: Build) -> None:
+def test_training_drops_columns_and_attention(build):
     built = build("gat", layers=1, heads=1, attention_dropout=0.5, attributes_dropout=0.25)
     noise = Noise(built.task.keys("main"), 1)
     found = built.stage.model(built.stage.inputs, noise).logits
@@ -81,7 +80,7 @@ def test_training_drops_columns_and_attention(build: Build) -> None:
         torch.testing.assert_close(found[replica], expected, rtol=1e-4, atol=1e-5)
 
 
-def test_heads_share_the_width_rounded_up(build: Build) -> None:
+def test_heads_share_the_width_rounded_up(build):
     built = build("gat", hidden_dim=6, heads=4)
     assert built.parameter("convolve.0.center", 0).shape == (4, 2)
     assert built.parameter("convolve.1.weight", 0).shape == (8, 4)

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 from torch_geometric.nn import GCNConv
 
 from hpgmn.base.randomness import DropRate, Noise
@@ -15,7 +14,7 @@ from hpgmn.base.randomness import DropRate, Noise
 Build = Callable[..., Any]
 
 
-def pyg_gcn(built: Any, replica: int, layers: int) -> Tensor:
+def pyg_gcn(built, replica, layers):
     hidden = built.x
     for number in range(layers):
         weight = built.parameter(f"convolve.{number}.weight", replica)
@@ -28,7 +27,7 @@ def pyg_gcn(built: Any, replica: int, layers: int) -> Tensor:
 
 
 @pytest.mark.parametrize("layers", [1, 2, 3])
-def test_it_is_pygs_gcn(build: Build, layers: int) -> None:
+def test_it_is_pygs_gcn(build, layers):
     built = build("gcn", layers=layers)
     for replica, found in enumerate(built.logits):
         torch.testing.assert_close(found, pyg_gcn(built, replica, layers), rtol=1e-4, atol=1e-5)
@@ -36,7 +35,7 @@ def test_it_is_pygs_gcn(build: Build, layers: int) -> None:
 
 @pytest.mark.parametrize("neighbors", ["out", "in", "undirected"])
 @pytest.mark.parametrize("self_loop", [0.0, 1.0, 2.5])
-def test_it_is_the_formula(build: Build, neighbors: str, self_loop: float) -> None:
+def test_it_is_the_formula(build, neighbors, self_loop):
     built = build("gcn", neighbors=neighbors, self_loop=self_loop)
     matrix = built.adjacency(neighbors) + self_loop * torch.eye(23)
     rows, columns = (
@@ -53,7 +52,7 @@ def test_it_is_the_formula(build: Build, neighbors: str, self_loop: float) -> No
         torch.testing.assert_close(found, normal @ (hidden @ second) + last, rtol=1e-4, atol=1e-5)
 
 
-def test_training_drops_columns_and_hidden_entries(build: Build) -> None:
+def test_training_drops_columns_and_hidden_entries(build):
     built = build("gcn", dropout=0.5, attributes_dropout=0.25)
     noise = Noise(built.task.keys("main"), 1)
     found = built.stage.model(built.stage.inputs, noise).logits

@@ -15,13 +15,13 @@ from hpgmn.base.randomness import DropRate, Noise
 Build = Callable[..., Any]
 
 
-def classified(built: Any, hidden: Tensor, replica: int) -> Tensor:
+def classified(built, hidden, replica):
     weight, bias = (built.parameter(f"classify.{name}", replica) for name in ("weight", "bias"))
     logits: Tensor = hidden @ weight + bias
     return logits
 
 
-def pyg_states(built: Any, replica: int, layers: int) -> list[Tensor]:
+def pyg_states(built, replica, layers):
     states = [built.x]
     for number in range(layers):
         weight = built.parameter(f"convolve.{number}.weight", replica)
@@ -35,7 +35,7 @@ def pyg_states(built: Any, replica: int, layers: int) -> list[Tensor]:
 
 @pytest.mark.parametrize("layers", [1, 2, 4])
 @pytest.mark.parametrize(("jump", "mode"), [("concat", "cat"), ("max", "max")])
-def test_it_is_pygs_layers_and_jump(build: Build, layers: int, jump: str, mode: str) -> None:
+def test_it_is_pygs_layers_and_jump(build, layers, jump, mode):
     built = build("gcn-jk", layers=layers, jump=jump)
     for replica, found in enumerate(built.logits):
         seen = JumpingKnowledge(mode)(pyg_states(built, replica, layers))
@@ -44,7 +44,7 @@ def test_it_is_pygs_layers_and_jump(build: Build, layers: int, jump: str, mode: 
 
 
 @pytest.mark.parametrize(("jump", "mode"), [("concat", "cat"), ("max", "max")])
-def test_it_is_pygs_whole_model(build: Build, jump: str, mode: str) -> None:
+def test_it_is_pygs_whole_model(build, jump, mode):
     built = build("gcn-jk", layers=3, jump=jump)
     for replica, found in enumerate(built.logits):
         reference = GCN(7, 6, 3, out_channels=4, jk=mode).eval()
@@ -59,7 +59,7 @@ def test_it_is_pygs_whole_model(build: Build, jump: str, mode: str) -> None:
         torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
 
 
-def normal_matrix(built: Any, neighbors: str, self_loop: float) -> Tensor:
+def normal_matrix(built, neighbors, self_loop):
     matrix = built.adjacency(neighbors) + self_loop * torch.eye(23)
     rows, columns = (
         torch.where(total > 0, total.clamp(min=1e-9).rsqrt(), 0.0)
@@ -69,7 +69,7 @@ def normal_matrix(built: Any, neighbors: str, self_loop: float) -> Tensor:
     return normal
 
 
-def convolved(built: Any, matrix: Tensor, hidden: Tensor, number: int, replica: int) -> Tensor:
+def convolved(built, matrix, hidden, number, replica):
     weight, bias = (
         built.parameter(f"convolve.{number}.{name}", replica) for name in ("weight", "bias")
     )
@@ -78,7 +78,7 @@ def convolved(built: Any, matrix: Tensor, hidden: Tensor, number: int, replica: 
 
 @pytest.mark.parametrize("neighbors", ["out", "in", "undirected"])
 @pytest.mark.parametrize("self_loop", [0.0, 2.5])
-def test_it_is_the_formula(build: Build, neighbors: str, self_loop: float) -> None:
+def test_it_is_the_formula(build, neighbors, self_loop):
     built = build("gcn-jk", neighbors=neighbors, self_loop=self_loop)
     matrix = normal_matrix(built, neighbors, self_loop)
     for replica, found in enumerate(built.logits):
@@ -89,7 +89,7 @@ def test_it_is_the_formula(build: Build, neighbors: str, self_loop: float) -> No
 
 
 @pytest.mark.parametrize("jump", ["concat", "max"])
-def test_training_drops_columns_and_hidden_entries(build: Build, jump: str) -> None:
+def test_training_drops_columns_and_hidden_entries(build, jump):
     built = build("gcn-jk", jump=jump, dropout=0.5, attributes_dropout=0.25)
     keys = built.task.keys("main")
     found = built.stage.model(built.stage.inputs, Noise(keys, 1)).logits

@@ -19,14 +19,12 @@ from hpgmn.models.stage import Rates
 Build = Callable[..., Any]
 
 
-def affine(built: Any, name: str, x: Tensor, replica: int) -> Tensor:
+def affine(built, name, x, replica):
     result: Tensor = x @ built.parameter(f"{name}.weight", replica)
     return result + built.parameter(f"{name}.bias", replica)
 
 
-def pyg_gcnii(
-    built: Any, replica: int, share: float, strength: float, neighbors: str = "undirected"
-) -> Tensor:
+def pyg_gcnii(built, replica, share, strength, neighbors="undirected"):
     center, neighbor = built.adjacency(neighbors).nonzero().T
     initial = affine(built, "encode", built.x, replica).relu()
     own = dict(built.stage.model.named_parameters()).get("convolve.initial_weight")
@@ -46,9 +44,7 @@ def pyg_gcnii(
 @pytest.mark.parametrize("layers", [1, 2, 5])
 @pytest.mark.parametrize("shared_weights", [True, False])
 @pytest.mark.parametrize(("share", "strength"), [(0.1, 0.5), (0.5, 1.5), (0.0, 1.0), (1.0, 1.0)])
-def test_it_is_pygs_gcnii(
-    build: Build, layers: int, shared_weights: bool, share: float, strength: float
-) -> None:
+def test_it_is_pygs_gcnii(build, layers, shared_weights, share, strength):
     built = build(
         "gcnii",
         layers=layers,
@@ -61,19 +57,13 @@ def test_it_is_pygs_gcnii(
         torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
 
 
-def propagation(adjacency: Tensor) -> Tensor:
+def propagation(adjacency):
     matrix = adjacency + torch.eye(adjacency.shape[0])
     degrees = matrix.sum(dim=1)
     return matrix / torch.outer(degrees, degrees).sqrt()
 
 
-def formula(
-    built: Any,
-    neighbors: str,
-    replica: int,
-    columns: Tensor | float = 1.0,
-    entries: list[Tensor] | None = None,
-) -> Tensor:
+def formula(built, neighbors, replica, columns=1.0, entries=None):
     """The logits with initial_share 0.3, identity_strength 0.8 and shared weights."""
     matrix = propagation(built.adjacency(neighbors))
     initial = affine(built, "encode", built.x * columns, replica).relu()
@@ -88,7 +78,7 @@ def formula(
 
 
 @pytest.mark.parametrize("neighbors", ["out", "in"])
-def test_it_is_pygs_gcnii_on_directed_edges(build: Build, neighbors: str) -> None:
+def test_it_is_pygs_gcnii_on_directed_edges(build, neighbors):
     built = build("gcnii", neighbors=neighbors)
     for replica, found in enumerate(built.logits):
         expected = pyg_gcnii(built, replica, 0.1, 0.5, neighbors)
@@ -96,14 +86,14 @@ def test_it_is_pygs_gcnii_on_directed_edges(build: Build, neighbors: str) -> Non
 
 
 @pytest.mark.parametrize("neighbors", ["out", "in", "undirected"])
-def test_it_is_the_formula(build: Build, neighbors: str) -> None:
+def test_it_is_the_formula(build, neighbors):
     built = build("gcnii", neighbors=neighbors, layers=3, initial_share=0.3, identity_strength=0.8)
     for replica, found in enumerate(built.logits):
         expected = formula(built, neighbors, replica).detach()
         torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
 
 
-def test_training_drops_columns_and_hidden_entries_with_exact_gradients(build: Build) -> None:
+def test_training_drops_columns_and_hidden_entries_with_exact_gradients(build):
     built = build(
         "gcnii",
         layers=3,
@@ -133,7 +123,7 @@ def test_training_drops_columns_and_hidden_entries_with_exact_gradients(build: B
     torch.testing.assert_close(own, other, rtol=1e-4, atol=1e-5)
 
 
-def test_convolutions_have_their_own_weight_decay(build: Build) -> None:
+def test_convolutions_have_their_own_weight_decay(build):
     built = build("gcnii", lr=0.02, weight_decay=0.1, convolution_weight_decay=0.3)
     assert built.stage.own_rates == {"convolve.": Rates([0.02, 0.02], [0.3, 0.3])}
     assert built.stage.weight_decay == [0.1, 0.1]
@@ -143,7 +133,7 @@ def test_convolutions_have_their_own_weight_decay(build: Build) -> None:
 
 
 @pytest.mark.parametrize("shared_weights", [True, False])
-def test_first_values_are_glorots(build: Build, shared_weights: bool) -> None:
+def test_first_values_are_glorots(build, shared_weights):
     built = build("gcnii", hidden_dim=30, layers=3, shared_weights=shared_weights)
     initialise(built.stage.model, built.task.keys("main"))
     names = ["weight"] if shared_weights else ["weight", "initial_weight"]
@@ -155,11 +145,11 @@ def test_first_values_are_glorots(build: Build, shared_weights: bool) -> None:
     assert shared_weights or not torch.equal(drawn[0], drawn[1])
 
 
-def kept_bytes(built: Any) -> int:
+def kept_bytes(built):
     """The bytes of node-sized arrays that a training pass keeps for the way back."""
     storages = {}
 
-    def keep(tensor: Tensor) -> Tensor:
+    def keep(tensor):
         if 23 in tensor.shape or tensor.numel() == 23 * 2 * 40:
             storage = tensor.untyped_storage()
             storages[storage.data_ptr()] = (storage.nbytes(), tensor)
@@ -171,14 +161,14 @@ def kept_bytes(built: Any) -> int:
     return sum(size for size, _ in storages.values())
 
 
-def test_a_layer_keeps_one_number_and_one_byte_per_element(build: Build) -> None:
+def test_a_layer_keeps_one_number_and_one_byte_per_element(build):
     shallow, deep = (
         kept_bytes(build("gcnii", hidden_dim=40, layers=layers, dropout=0.5)) for layers in (3, 7)
     )
     assert deep - shallow == 4 * 2 * 23 * 40 * 5
 
 
-def test_the_size_of_a_replica_covers_what_is_kept(build: Build) -> None:
+def test_the_size_of_a_replica_covers_what_is_kept(build):
     settings = {"hidden_dim": 40, "layers": 20, "dropout": 0.5}
     built = build("gcnii", **settings)
     parameters, per_node = ENTRY.floats(built.task.graph, GCNIISettings(**settings))

@@ -8,13 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
 from torch_geometric.nn import APPNP
 
 from hpgmn.base.randomness import Noise, dropout
 from hpgmn.base.settings import per_replica_names
 from hpgmn.base.sparse import SparseMatrix
-from hpgmn.graph import Graph
 from hpgmn.models import MODELS
 from hpgmn.models.baselines.gprgnn import GPRGNNSettings, Polynomial
 from hpgmn.models.layers import initialise
@@ -24,7 +22,7 @@ from hpgmn.training.trainer import train
 Build = Callable[..., Any]
 
 
-def mlp(built: Any, replica: int, layers: int) -> Tensor:
+def mlp(built, replica, layers):
     hidden = built.x
     for number in range(layers):
         prefix = f"encode.rest.layers.{number - 1}" if number else "encode.first"
@@ -33,19 +31,19 @@ def mlp(built: Any, replica: int, layers: int) -> Tensor:
     return hidden
 
 
-def normalised(matrix: Tensor) -> Tensor:
+def normalised(matrix):
     looped = matrix + torch.eye(matrix.shape[0])
     return looped / (looped.sum(dim=1)[:, None] * looped.sum(dim=0)).sqrt()
 
 
-def sum_of_powers(normal: Tensor, start: Tensor, coefficients: Tensor) -> Tensor:
+def sum_of_powers(normal, start, coefficients):
     powers = [torch.linalg.matrix_power(normal, k) @ start for k in range(coefficients.shape[0])]
     return (coefficients[:, None, None] * torch.stack(powers)).sum(dim=0)
 
 
 @pytest.mark.parametrize("neighbors", ["out", "in", "undirected"])
 @pytest.mark.parametrize(("layers", "rounds"), [(1, 1), (2, 3), (3, 10)])
-def test_it_is_the_sum_of_powers(build: Build, neighbors: str, layers: int, rounds: int) -> None:
+def test_it_is_the_sum_of_powers(build, neighbors, layers, rounds):
     built = build("gprgnn", neighbors=neighbors, layers=layers, rounds=rounds)
     normal = normalised(built.adjacency(neighbors))
     for replica, found in enumerate(built.logits):
@@ -56,7 +54,7 @@ def test_it_is_the_sum_of_powers(build: Build, neighbors: str, layers: int, roun
 
 
 @pytest.mark.parametrize("teleport", [0.0, 0.2, 1.0])
-def test_the_first_coefficients_are_those_of_pygs_appnp(build: Build, teleport: float) -> None:
+def test_the_first_coefficients_are_those_of_pygs_appnp(build, teleport):
     built = build("gprgnn", teleport=teleport, rounds=5)
     initialise(built.stage.model, built.task.keys("main"))
     spread = APPNP(K=5, alpha=teleport)
@@ -65,7 +63,7 @@ def test_the_first_coefficients_are_those_of_pygs_appnp(build: Build, teleport: 
         torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
 
 
-def test_replicas_may_start_with_different_teleports() -> None:
+def test_replicas_may_start_with_different_teleports():
     assert "teleport" in per_replica_names(GPRGNNSettings)
     polynomial = Polynomial(2, [0.5, 0.0, 1.0])
     initialise(polynomial, torch.arange(3))
@@ -74,7 +72,7 @@ def test_replicas_may_start_with_different_teleports() -> None:
 
 
 @pytest.mark.parametrize("neighbors", ["out", "undirected"])
-def test_gradients_are_those_of_the_sum_of_powers(build: Build, neighbors: str) -> None:
+def test_gradients_are_those_of_the_sum_of_powers(build, neighbors):
     built = build("gprgnn", rounds=4, neighbors=neighbors)
     generator = torch.Generator().manual_seed(0)
     start, target = (torch.randn(2, 23, 4, generator=generator) for _ in range(2))
@@ -91,13 +89,13 @@ def test_gradients_are_those_of_the_sum_of_powers(build: Build, neighbors: str) 
         torch.testing.assert_close(found, coefficients.grad, rtol=1e-4, atol=1e-5)
 
 
-def test_gradients_agree_with_finite_differences(build: Build) -> None:
+def test_gradients_agree_with_finite_differences(build):
     host = build("gprgnn").stage.inputs["propagation"].host.astype(np.float64)
     polynomial = Polynomial(3, [0.1, 0.4]).double()
     initialise(polynomial, torch.arange(2))
     start = torch.randn(2, 23, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
 
-    def spread(hidden: Tensor, coefficients: Tensor) -> Tensor:
+    def spread(hidden, coefficients):
         with torch.no_grad():
             polynomial.coefficients.copy_(coefficients)
         return torch.func.functional_call(
@@ -108,7 +106,7 @@ def test_gradients_agree_with_finite_differences(build: Build) -> None:
     assert torch.autograd.gradcheck(spread, (start.requires_grad_(), first))
 
 
-def test_logits_are_dropped_before_propagation(build: Build) -> None:
+def test_logits_are_dropped_before_propagation(build):
     built = build("gprgnn", dropout=0.0, propagation_dropout=0.5, rounds=3)
     noise = Noise(built.task.keys("main"), 2)
     starts = torch.stack([mlp(built, replica, 2) for replica in range(2)])
@@ -123,14 +121,14 @@ def test_logits_are_dropped_before_propagation(build: Build) -> None:
 
 
 @pytest.mark.parametrize("name", ["dropout", "attributes_dropout"])
-def test_training_drops_columns_and_hidden_entries(build: Build, name: str) -> None:
+def test_training_drops_columns_and_hidden_entries(build, name):
     off = {"dropout": 0.0, "attributes_dropout": 0.0, "propagation_dropout": 0.0}
     built = build("gprgnn", **(off | {name: 0.5}))
     noise = Noise(built.task.keys("main"), 1)
     assert (built.stage.model(built.stage.inputs, noise).logits != built.logits).any(dim=-1).all()
 
 
-def test_coefficients_have_their_own_weight_decay(wild_graph: Graph) -> None:
+def test_coefficients_have_their_own_weight_decay(wild_graph):
     """With a decay that outweighs every gradient, Adam's first step goes against the value."""
     split = wild_graph.split(0)
     decays = [0.0] * 5 + [1e6] * 5

@@ -15,7 +15,7 @@ from hpgmn.base.randomness import DropRate, Noise
 Build = Callable[..., Any]
 
 
-def parameters_of(built: Any, number: int, replica: int) -> list[Tensor]:
+def parameters_of(built, number, replica):
     return [
         built.parameter(f"convolve.{number}.{part}", replica)
         for part in ("own", "neighbors", "bias")
@@ -23,7 +23,7 @@ def parameters_of(built: Any, number: int, replica: int) -> list[Tensor]:
 
 
 @pytest.mark.parametrize("layers", [1, 2, 3])
-def test_it_is_pygs_graphsage(build: Build, layers: int) -> None:
+def test_it_is_pygs_graphsage(build, layers):
     built = build("graphsage", layers=layers)
     for replica, found in enumerate(built.logits):
         hidden = built.x
@@ -38,13 +38,13 @@ def test_it_is_pygs_graphsage(build: Build, layers: int) -> None:
         torch.testing.assert_close(found, hidden, rtol=1e-4, atol=1e-5)
 
 
-def mean_over(built: Any, neighbors: str) -> Tensor:
+def mean_over(built, neighbors):
     adjacency: Tensor = built.adjacency(neighbors)
     return adjacency / adjacency.sum(dim=1, keepdim=True).clamp(min=1)
 
 
 @pytest.mark.parametrize("neighbors", ["out", "in", "undirected"])
-def test_it_is_the_formula(build: Build, neighbors: str) -> None:
+def test_it_is_the_formula(build, neighbors):
     built = build("graphsage", layers=1, neighbors=neighbors)
     for replica, found in enumerate(built.logits):
         own, others, bias = parameters_of(built, 0, replica)
@@ -52,7 +52,7 @@ def test_it_is_the_formula(build: Build, neighbors: str) -> None:
         torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
 
 
-def test_training_drops_columns_and_hidden_entries(build: Build) -> None:
+def test_training_drops_columns_and_hidden_entries(build):
     built = build("graphsage", dropout=0.5, attributes_dropout=0.25)
     noise = Noise(built.task.keys("main"), 1)
     found = built.stage.model(built.stage.inputs, noise).logits

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
 from torch_geometric.utils import to_dense_adj
 
 from hpgmn.base.randomness import Noise, column_factors, dropout
@@ -18,7 +17,7 @@ from hpgmn.models import MODELS
 Build = Callable[..., Any]
 
 
-def hop_matrices(matrix: Tensor) -> list[Tensor]:
+def hop_matrices(matrix):
     """One-hop and strict two-hop neighbours, each D^-½·A·D^-½."""
     num_nodes = matrix.shape[0]
     two = torch.zeros_like(matrix)
@@ -37,21 +36,21 @@ def hop_matrices(matrix: Tensor) -> list[Tensor]:
     return hops
 
 
-def joined(hidden: Tensor, hops: list[Tensor], rounds: int) -> Tensor:
+def joined(hidden, hops, rounds):
     states = [hidden]
     for _ in range(rounds):
         states.append(torch.cat([hop @ states[-1] for hop in hops], dim=-1))
     return torch.cat(states, dim=-1)
 
 
-def encoded(built: Any, replica: int, x: Tensor) -> Tensor:
+def encoded(built, replica, x):
     weight, bias = (built.parameter(f"encode.{part}", replica) for part in ("weight", "bias"))
     return (x @ weight + bias).relu()
 
 
 @pytest.mark.parametrize("neighbors", ["out", "in", "undirected"])
 @pytest.mark.parametrize("rounds", [1, 2])
-def test_it_is_the_definition(build: Build, neighbors: str, rounds: int) -> None:
+def test_it_is_the_definition(build, neighbors, rounds):
     built = build("h2gcn", neighbors=neighbors, rounds=rounds)
     hops = hop_matrices(built.adjacency(neighbors))
     assert hops[1].any()
@@ -62,7 +61,7 @@ def test_it_is_the_definition(build: Build, neighbors: str, rounds: int) -> None
         torch.testing.assert_close(found, states @ weight + bias, rtol=1e-4, atol=1e-5)
 
 
-def test_the_hops_of_an_undirected_path_are_known(build: Build) -> None:
+def test_the_hops_of_an_undirected_path_are_known(build):
     """0 - 1 - 2 - 3: only 0 and 2, and 1 and 3, are two steps apart."""
     mask = np.eye(4, dtype=bool)
     graph = Graph(
@@ -84,7 +83,7 @@ def test_the_hops_of_an_undirected_path_are_known(build: Build) -> None:
 
 
 @pytest.mark.parametrize("rounds", [1, 2])
-def test_the_concatenation_is_dropped_before_the_last_layer(build: Build, rounds: int) -> None:
+def test_the_concatenation_is_dropped_before_the_last_layer(build, rounds):
     built = build("h2gcn", rounds=rounds, dropout=0.5, attributes_dropout=0.3)
     model, noise = built.stage.model, Noise(built.task.keys("main"), 3)
     factors = column_factors(7, model.input_rate, noise, "encode.columns")
@@ -106,7 +105,7 @@ def test_the_concatenation_is_dropped_before_the_last_layer(build: Build, rounds
 
 @pytest.mark.parametrize("rounds", [1, 2])
 @pytest.mark.parametrize("rate", [0.0, 0.5])
-def test_gradients_are_those_of_the_definition(build: Build, rounds: int, rate: float) -> None:
+def test_gradients_are_those_of_the_definition(build, rounds, rate):
     built = build("h2gcn", rounds=rounds, dropout=rate)
     model, noise = built.stage.model, Noise(built.task.keys("main"), 3)
     target = torch.randn(2, 23, 4, generator=torch.Generator().manual_seed(0))
@@ -125,7 +124,7 @@ def test_gradients_are_those_of_the_definition(build: Build, rounds: int, rate: 
         torch.testing.assert_close(parameter.grad, own[name].grad, rtol=1e-4, atol=1e-5)
 
 
-def test_the_hops_are_built_once(build: Build) -> None:
+def test_the_hops_are_built_once(build):
     task = build("h2gcn").task
     stages = [MODELS["h2gcn"].stages["main"](part, {}) for part in (task, task.subset([1]))]
     for one, other in zip(*(stage.inputs["hops"] for stage in stages), strict=True):

@@ -22,18 +22,18 @@ from hpgmn.statistics import LocalStatistics
 Build = Callable[..., Any]
 
 
-def copy(linear: Any, built: Any, name: str, replica: int) -> None:
+def copy(linear, built, name, replica):
     """One of our layers into one of torch's."""
     linear.weight.copy_(built.parameter(f"{name}.weight", replica).T)
     linear.bias.copy_(built.parameter(f"{name}.bias", replica)[0])
 
 
-def names(prefix: str, number: int) -> str:
+def names(prefix, number):
     """The prefix of a layer's parameters in an MLP that begins with a statistic."""
     return f"{prefix}.rest.layers.{number - 1}" if number else f"{prefix}.first"
 
 
-def pyg_logits(built: Any, replica: int, adjacency: Tensor, x: Tensor) -> Tensor:
+def pyg_logits(built, replica, adjacency, x):
     """The logits of PyG's LINKX with our weights; row v of the adjacency is what v reads."""
     settings: LINKXSettings = built.task.settings[0]
     edge_layers, node_layers = settings.adjacency_layers, settings.attributes_layers
@@ -63,7 +63,7 @@ def pyg_logits(built: Any, replica: int, adjacency: Tensor, x: Tensor) -> Tensor
     return found
 
 
-def identity(norm: torch.nn.Module) -> torch.nn.Module:
+def identity(norm):
     """What stands in for a normalisation that is left out."""
     return torch.nn.Identity()
 
@@ -71,9 +71,7 @@ def identity(norm: torch.nn.Module) -> torch.nn.Module:
 @pytest.mark.parametrize("layers", [1, 3])
 @pytest.mark.parametrize("adjacency_layers", [1, 2, 3])
 @pytest.mark.parametrize("attributes_layers", [1, 2])
-def test_it_is_pygs_linkx(
-    build: Build, layers: int, adjacency_layers: int, attributes_layers: int
-) -> None:
+def test_it_is_pygs_linkx(build, layers, adjacency_layers, attributes_layers):
     built = build(
         "linkx",
         layers=layers,
@@ -87,9 +85,7 @@ def test_it_is_pygs_linkx(
 
 @pytest.mark.parametrize("neighbors", ["out", "in", "undirected"])
 @pytest.mark.parametrize("scaling", ["raw", "fraction", "unit"])
-def test_the_adjacency_is_read_and_scaled_as_the_settings_say(
-    build: Build, neighbors: str, scaling: str
-) -> None:
+def test_the_adjacency_is_read_and_scaled_as_the_settings_say(build, neighbors, scaling):
     built = build("linkx", neighbors=neighbors, adjacency_scaling=scaling)
     adjacency = built.adjacency(neighbors)
     if scaling != "raw":
@@ -101,7 +97,7 @@ def test_the_adjacency_is_read_and_scaled_as_the_settings_say(
 
 
 @pytest.mark.parametrize("name", ["attributes", "adjacency"])
-def test_input_dropout_drops_whole_columns(build: Build, name: str) -> None:
+def test_input_dropout_drops_whole_columns(build, name):
     built = build("linkx", dropout=0.0, **{f"{name}_dropout": 0.5})
     noise = Noise(built.task.keys("main"), 4)
     found = built.stage.model(built.stage.inputs, noise).logits
@@ -115,7 +111,7 @@ def test_input_dropout_drops_whole_columns(build: Build, name: str) -> None:
         assert not torch.equal(found[replica], built.logits[replica])
 
 
-def test_dropout_acts_between_the_last_layers_alone(build: Build) -> None:
+def test_dropout_acts_between_the_last_layers_alone(build):
     deep = {"adjacency_layers": 3, "attributes_layers": 3, "dropout": 0.5}
     noisy = {}
     for layers in (1, 2):
@@ -126,7 +122,7 @@ def test_dropout_acts_between_the_last_layers_alone(build: Build) -> None:
     assert noisy[2].any(dim=-1).all()
 
 
-def test_known_nodes_of_another_graph_keep_their_columns(build: Build) -> None:
+def test_known_nodes_of_another_graph_keep_their_columns(build):
     built = build("linkx", neighbors="out")
     graph: Graph = built.task.graph
     order = np.random.default_rng(2).permutation(23)
@@ -151,7 +147,7 @@ def test_known_nodes_of_another_graph_keep_their_columns(build: Build) -> None:
         torch.testing.assert_close(found[replica, 23], expected, rtol=1e-4, atol=1e-5)
 
 
-def test_the_adjacency_counts_in_the_size_of_a_replica(wild_graph: Graph) -> None:
+def test_the_adjacency_counts_in_the_size_of_a_replica(wild_graph):
     small, large = (
         MODELS["linkx"].floats(wild_graph, LINKXSettings(adjacency_layers=layers))
         for layers in (1, 3)

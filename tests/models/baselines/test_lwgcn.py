@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from typing import Any
 
 import numpy as np
 import pytest
@@ -14,22 +13,14 @@ from torch.nn import functional
 
 from hpgmn.base.randomness import Noise
 from hpgmn.base.settings import make_settings
-from hpgmn.graph import Array, Graph
+from hpgmn.graph import Graph
 from hpgmn.models import MODELS
 from hpgmn.models.baselines.lwgcn import ClassMeans, LabelwiseStates, LWGCNSettings, Mixture
 from hpgmn.models.label_estimator import estimated_labels
 from hpgmn.models.layers import initialise
-from hpgmn.models.stage import (
-    Parameters,
-    Rates,
-    Replica,
-    TrainingStage,
-    TrainingTask,
-    load_parameters,
-    make_task,
-)
+from hpgmn.models.stage import Parameters, Rates, Replica, TrainingTask, load_parameters, make_task
 from hpgmn.statistics.labelwise import class_means
-from hpgmn.training.trainer import TrainState, logits, train
+from hpgmn.training.trainer import logits, train
 
 ENTRY = MODELS["lwgcn"]
 SMALL = {
@@ -41,7 +32,7 @@ SMALL = {
 }
 
 
-def task_of(graph: Graph, *each: dict[str, Any], **settings: Any) -> TrainingTask:
+def task_of(graph, *each, **settings):
     """A replica for each dictionary of settings of its own, on the first split."""
     split = graph.split(0)
     replicas = [
@@ -51,7 +42,7 @@ def task_of(graph: Graph, *each: dict[str, Any], **settings: Any) -> TrainingTas
     return make_task(graph, replicas, [(split.train, split.val)] * len(replicas), "cpu")
 
 
-def built(task: TrainingTask) -> tuple[TrainingStage, dict[str, Parameters]]:
+def built(task):
     """The main stage with all parameters drawn anew, and those of the stages before it."""
     done: dict[str, Parameters] = {}
     for name, builder in ENTRY.stages.items():
@@ -67,7 +58,7 @@ def built(task: TrainingTask) -> tuple[TrainingStage, dict[str, Parameters]]:
     return stage, done
 
 
-def class_matrices(graph: Graph, neighbors: str, labels: Array) -> list[Tensor]:
+def class_matrices(graph, neighbors, labels):
     """Â_1 … Â_C, dense."""
     adjacency = graph.adjacency(neighbors).toarray()
     found = []
@@ -78,18 +69,16 @@ def class_matrices(graph: Graph, neighbors: str, labels: Array) -> list[Tensor]:
     return found
 
 
-def looked_around(matrices: list[Tensor], hidden: Tensor) -> Tensor:
+def looked_around(matrices, hidden):
     return torch.cat([matrix @ hidden for matrix in matrices] + [hidden], dim=1)
 
 
-def formula(
-    stage: TrainingStage, task: TrainingTask, replica: int, labels: Array, x: Tensor
-) -> Tensor:
+def formula(stage, task, replica, labels, x):
     settings: LWGCNSettings = task.settings[replica]
     own = {name: value[replica] for name, value in stage.model.named_parameters()}
     matrices = class_matrices(task.graph, settings.neighbors, labels)
 
-    def layer(number: int, hidden: Tensor) -> Tensor:
+    def layer(number, hidden):
         weight, bias = own[f"convolve.{number}.weight"], own[f"convolve.{number}.bias"]
         return looked_around(matrices, hidden) @ weight + bias
 
@@ -105,7 +94,7 @@ def formula(
     return hidden @ own["classify.layers.1.weight"] + own["classify.layers.1.bias"]
 
 
-def with_sparse_attributes(graph: Graph) -> Graph:
+def with_sparse_attributes(graph):
     split = graph.split(0)
     masks = {"train_mask": split.train, "val_mask": split.val, "test_mask": split.test}
     return Graph(sp.csr_array(graph.x), graph.edge_index, graph.y, **masks)
@@ -122,9 +111,7 @@ def with_sparse_attributes(graph: Graph) -> Graph:
         {"layers": 2, "attributes_scaling": "fraction", "hidden_dim": 3},
     ],
 )
-def test_it_is_the_formula(
-    wild_graph: Graph, kind: str, form: str, settings: dict[str, Any]
-) -> None:
+def test_it_is_the_formula(wild_graph, kind, form, settings):
     graph = wild_graph if kind == "dense" else with_sparse_attributes(wild_graph)
     task = task_of(graph, form=form, **settings)
     stage, done = built(task)
@@ -141,7 +128,7 @@ def test_it_is_the_formula(
 
 
 @pytest.mark.parametrize("form", ["direct", "encoded"])
-def test_train_labels_take_precedence_over_pseudo_labels(wild_graph: Graph, form: str) -> None:
+def test_train_labels_take_precedence_over_pseudo_labels(wild_graph, form):
     task = task_of(wild_graph, form=form)
     _, done = built(task)
     labels = estimated_labels(task, done["estimator"])
@@ -151,9 +138,7 @@ def test_train_labels_take_precedence_over_pseudo_labels(wild_graph: Graph, form
 
 
 @pytest.mark.parametrize("form", ["direct", "encoded"])
-def test_gradients_are_those_of_the_formula_and_replicas_do_not_mix(
-    wild_graph: Graph, form: str
-) -> None:
+def test_gradients_are_those_of_the_formula_and_replicas_do_not_mix(wild_graph, form):
     task = task_of(wild_graph, form=form, layers=3, dropout=0.0)
     stage, done = built(task)
     twin, _ = built(task)
@@ -169,15 +154,13 @@ def test_gradients_are_those_of_the_formula_and_replicas_do_not_mix(
         assert found.grad[0].any()
 
 
-def random_labels(replicas: int, classes: list[int]) -> Array:
+def random_labels(replicas, classes):
     return np.random.default_rng(4).choice(classes, (replicas, 23))
 
 
 @pytest.mark.parametrize("classes", [[0, 1, 2, 3], [1, 3], [2]])
 @pytest.mark.parametrize("neighbors", ["out", "undirected"])
-def test_label_wise_states_are_class_means(
-    wild_graph: Graph, classes: list[int], neighbors: str
-) -> None:
+def test_label_wise_states_are_class_means(wild_graph, classes, neighbors):
     labels = random_labels(3, classes)
     adjacency = wild_graph.adjacency(neighbors)
     means = ClassMeans(adjacency, labels, 4)
@@ -211,7 +194,7 @@ def test_label_wise_states_are_class_means(
         torch.testing.assert_close(own, torch.from_numpy(reference))
 
 
-def test_nodes_of_one_class_stand_side_by_side(wild_graph: Graph) -> None:
+def test_nodes_of_one_class_stand_side_by_side(wild_graph):
     labels = random_labels(3, [0, 2, 3])
     means = ClassMeans(wild_graph.adjacency("out"), labels, 4)
     counts = np.stack([np.bincount(row, minlength=4) for row in labels])
@@ -224,7 +207,7 @@ def test_nodes_of_one_class_stand_side_by_side(wild_graph: Graph) -> None:
             start += size
 
 
-def test_only_sparse_attributes_are_factored(wild_graph: Graph) -> None:
+def test_only_sparse_attributes_are_factored(wild_graph):
     task = task_of(wild_graph, form="direct")
     sparse = task_of(with_sparse_attributes(wild_graph), form="direct")
     (dense_stage, _), (sparse_stage, _) = built(task), built(sparse)
@@ -239,7 +222,7 @@ def test_only_sparse_attributes_are_factored(wild_graph: Graph) -> None:
 
 @pytest.mark.parametrize("form", ["direct", "encoded"])
 @pytest.mark.parametrize("name", ["dropout", "attributes_dropout"])
-def test_training_drops_columns_and_hidden_entries(wild_graph: Graph, form: str, name: str) -> None:
+def test_training_drops_columns_and_hidden_entries(wild_graph, form, name):
     off = {"dropout": 0.0, "attributes_dropout": 0.0}
     task = task_of(wild_graph, {name: 0.0}, {name: 0.5}, form=form, **off)
     stage, _ = built(task)
@@ -249,7 +232,7 @@ def test_training_drops_columns_and_hidden_entries(wild_graph: Graph, form: str,
     assert (noisy[1] != whole[1]).any(dim=-1).float().mean() > 0.8
 
 
-def test_a_dropped_attribute_is_dropped_in_all_its_means(wild_graph: Graph) -> None:
+def test_a_dropped_attribute_is_dropped_in_all_its_means(wild_graph):
     task = task_of(wild_graph, form="direct", layers=1, attributes_dropout=0.5)
     stage, done = built(task)
     noise = Noise(task.keys("main"), 1)
@@ -266,12 +249,12 @@ def test_a_dropped_attribute_is_dropped_in_all_its_means(wild_graph: Graph) -> N
 
 @pytest.mark.parametrize("mix", [False, True])
 @pytest.mark.parametrize("kind", ["dense", "sparse"])
-def test_the_direct_form_learns_every_parameter(small_graph: Graph, kind: str, mix: bool) -> None:
+def test_the_direct_form_learns_every_parameter(small_graph, kind, mix):
     graph = small_graph if kind == "dense" else with_sparse_attributes(small_graph)
     task = task_of(graph, form="direct", mix_gcnii=mix, dropout=0.2, weight_decay=0.0)
     seen: list[Parameters] = []
 
-    def watch(state: TrainState, stage: TrainingStage) -> None:
+    def watch(state, stage):
         if stage.name == "main":
             parts = stage.model.named_parameters()
             seen.append({name: value.detach().clone() for name, value in parts})
@@ -282,7 +265,7 @@ def test_the_direct_form_learns_every_parameter(small_graph: Graph, kind: str, m
     assert logits(task, ENTRY, state.done).isfinite().all()
 
 
-def test_another_graph_is_classified_with_its_own_pseudo_labels(wild_graph: Graph) -> None:
+def test_another_graph_is_classified_with_its_own_pseudo_labels(wild_graph):
     random = np.random.default_rng(8)
     other = Graph(random.normal(size=(9, 7)), random.integers(0, 9, (2, 15)))
     nobody = np.full((2, 9), -1)
@@ -305,9 +288,7 @@ def test_another_graph_is_classified_with_its_own_pseudo_labels(wild_graph: Grap
 # The mixture with a GCNII.
 
 
-def test_without_mixing_no_gcnii_is_trained_and_no_validation_label_is_read(
-    wild_graph: Graph, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_without_mixing_no_gcnii_is_trained_and_no_validation_label_is_read(wild_graph, caplog):
     task = task_of(wild_graph)
     with caplog.at_level(logging.WARNING):
         state = train(task, ENTRY)
@@ -320,7 +301,7 @@ def test_without_mixing_no_gcnii_is_trained_and_no_validation_label_is_read(
     assert not stage.own_rates
 
 
-def test_mixing_is_announced(wild_graph: Graph, caplog: pytest.LogCaptureFixture) -> None:
+def test_mixing_is_announced(wild_graph, caplog):
     with caplog.at_level(logging.WARNING):
         train(task_of(wild_graph, mix_gcnii=True), ENTRY)
     assert "validation labels" in caplog.text
@@ -329,7 +310,7 @@ def test_mixing_is_announced(wild_graph: Graph, caplog: pytest.LogCaptureFixture
     assert info.default is False
 
 
-def test_the_gcnii_has_the_requested_settings(wild_graph: Graph) -> None:
+def test_the_gcnii_has_the_requested_settings(wild_graph):
     task = task_of(
         wild_graph,
         {"gcnii_initial_share": 0.3, "lr": 0.02, "weight_decay": 0.1},
@@ -368,7 +349,7 @@ def test_the_gcnii_has_the_requested_settings(wild_graph: Graph) -> None:
     torch.testing.assert_close(found[:1], expected, rtol=1e-4, atol=1e-5)
 
 
-def test_the_mixture_is_a_weighted_sum_of_log_probabilities() -> None:
+def test_the_mixture_is_a_weighted_sum_of_log_probabilities():
     mixture = Mixture(2)
     with torch.no_grad():
         mixture.scores.copy_(torch.tensor([[0.0, 0.0], [1.0, -1.0]]))
@@ -382,9 +363,7 @@ def test_the_mixture_is_a_weighted_sum_of_log_probabilities() -> None:
 
 
 @pytest.mark.parametrize("form", ["direct", "encoded"])
-def test_training_sees_the_convolutions_and_evaluation_the_mixture(
-    wild_graph: Graph, form: str
-) -> None:
+def test_training_sees_the_convolutions_and_evaluation_the_mixture(wild_graph, form):
     task = task_of(wild_graph, form=form, mix_gcnii=True)
     stage, done = built(task)
     plain, _ = built(task_of(wild_graph, form=form))
@@ -415,18 +394,18 @@ def test_training_sees_the_convolutions_and_evaluation_the_mixture(
     assert (stage.model.mix.scores.grad != 0).all()
 
 
-def test_the_weights_have_a_rate_of_their_own_and_no_decay(wild_graph: Graph) -> None:
+def test_the_weights_have_a_rate_of_their_own_and_no_decay(wild_graph):
     task = task_of(wild_graph, {"mixing_lr": 0.3}, {"mixing_lr": 0.2}, mix_gcnii=True)
     stage, _ = built(task)
     assert stage.penalty_weights == {"mixing": [1.0, 1.0]}
     assert stage.own_rates == {"mix.": Rates([0.3, 0.2], [0.0, 0.0])}
 
 
-def test_both_models_start_with_equal_weights_that_move(wild_graph: Graph) -> None:
+def test_both_models_start_with_equal_weights_that_move(wild_graph):
     task = task_of(wild_graph, mix_gcnii=True, epochs=30, patience=0)
     seen: list[Tensor] = []
 
-    def watch(state: TrainState, stage: TrainingStage) -> None:
+    def watch(state, stage):
         if stage.name == "main":
             seen.append(stage.model.mix.scores.detach().clone())
 
@@ -440,7 +419,7 @@ def test_both_models_start_with_equal_weights_that_move(wild_graph: Graph) -> No
     assert logits(task, ENTRY, state.done).isfinite().all()
 
 
-def test_validation_labels_move_the_weights_alone(wild_graph: Graph) -> None:
+def test_validation_labels_move_the_weights_alone(wild_graph):
     val = wild_graph.split(0).val
     split = wild_graph.split(0)
     masks = {"train_mask": split.train, "val_mask": split.val, "test_mask": split.test}
@@ -452,7 +431,7 @@ def test_validation_labels_move_the_weights_alone(wild_graph: Graph) -> None:
         task = task_of(graph, mix_gcnii=True, estimator_epochs=1, gcnii_epochs=1)
         last: Parameters = {}
 
-        def watch(state: TrainState, stage: TrainingStage, last: Parameters = last) -> None:
+        def watch(state, stage, last=last):
             if stage.name == "main":
                 parts = stage.model.named_parameters()
                 last.update({name: value.detach().clone() for name, value in parts})
@@ -463,15 +442,10 @@ def test_validation_labels_move_the_weights_alone(wild_graph: Graph) -> None:
         assert torch.equal(value, ends[1][name]) == (name != "mix.scores"), name
 
 
-def test_a_larger_model_has_a_larger_estimate(wild_graph: Graph) -> None:
+def test_a_larger_model_has_a_larger_estimate(wild_graph):
     small = ENTRY.floats(wild_graph, LWGCNSettings())
     assert small[0] == 5 * 64 * 64 * 2 + 7 * 64
-    for larger in (
-        {"layers": 3},
-        {"hidden_dim": 65},
-        {"form": "direct"},
-        {"mix_gcnii": True},
-    ):
+    for larger in ({"layers": 3}, {"hidden_dim": 65}, {"form": "direct"}, {"mix_gcnii": True}):
         assert ENTRY.floats(wild_graph, make_settings(LWGCNSettings, larger))[1] > small[1]
     direct = make_settings(LWGCNSettings, {"form": "direct"})
     assert ENTRY.floats(wild_graph, direct)[0] == small[0] + 4 * 7 * 64

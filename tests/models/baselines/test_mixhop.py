@@ -17,19 +17,19 @@ from hpgmn.models.layers import initialise
 Build = Callable[..., Any]
 
 
-def weights(built: Any, number: int, replica: int) -> tuple[Tensor, Tensor]:
+def weights(built, number, replica):
     """(powers + 1, inputs, outputs) and ((powers + 1)·outputs,) of a layer."""
     weight = built.parameter(f"convolve.{number}.weight", replica)
     return weight.transpose(0, 1), built.parameter(f"convolve.{number}.bias", replica)[0]
 
 
-def classified(built: Any, hidden: Tensor, replica: int) -> Tensor:
+def classified(built, hidden, replica):
     weight, bias = (built.parameter(f"classify.{name}", replica) for name in ("weight", "bias"))
     logits: Tensor = hidden @ weight + bias
     return logits
 
 
-def pyg_mixhop(built: Any, replica: int, layers: int) -> Tensor:
+def pyg_mixhop(built, replica, layers):
     hidden = built.x
     for number in range(layers):
         weight, bias = weights(built, number, replica)
@@ -44,24 +44,24 @@ def pyg_mixhop(built: Any, replica: int, layers: int) -> Tensor:
 
 @pytest.mark.parametrize("layers", [1, 2, 3])
 @pytest.mark.parametrize("powers", [1, 2, 4])
-def test_it_is_pygs_mixhop(build: Build, layers: int, powers: int) -> None:
+def test_it_is_pygs_mixhop(build, layers, powers):
     built = build("mixhop", layers=layers, powers=powers)
     for replica, found in enumerate(built.logits):
         torch.testing.assert_close(found, pyg_mixhop(built, replica, layers), rtol=1e-4, atol=1e-5)
 
 
-def propagation(adjacency: Tensor) -> Tensor:
+def propagation(adjacency):
     matrix = adjacency + torch.eye(adjacency.shape[0])
     return matrix / torch.outer(matrix.sum(dim=1), matrix.sum(dim=0)).sqrt()
 
 
-def mixed(matrix: Tensor, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+def mixed(matrix, x, weight, bias):
     parts = [torch.linalg.matrix_power(matrix, power) @ x @ w for power, w in enumerate(weight)]
     return torch.cat(parts, dim=-1) + bias
 
 
 @pytest.mark.parametrize("neighbors", ["out", "in", "undirected"])
-def test_it_is_the_formula(build: Build, neighbors: str) -> None:
+def test_it_is_the_formula(build, neighbors):
     built = build("mixhop", neighbors=neighbors)
     matrix = propagation(built.adjacency(neighbors))
     for replica, found in enumerate(built.logits):
@@ -71,7 +71,7 @@ def test_it_is_the_formula(build: Build, neighbors: str) -> None:
         torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
 
 
-def test_training_drops_columns_and_hidden_entries(build: Build) -> None:
+def test_training_drops_columns_and_hidden_entries(build):
     built = build("mixhop", dropout=0.5, attributes_dropout=0.25)
     keys = built.task.keys("main")
     found = built.stage.model(built.stage.inputs, Noise(keys, 1)).logits
@@ -88,7 +88,7 @@ def test_training_drops_columns_and_hidden_entries(build: Build) -> None:
         torch.testing.assert_close(found[replica], expected, rtol=1e-4, atol=1e-5)
 
 
-def test_first_values_are_glorots_for_each_power() -> None:
+def test_first_values_are_glorots_for_each_power():
     layer = MixHopConvolution(1, 50, 30, 2)
     initialise(layer, torch.tensor([5]))
     bound = (6 / 80) ** 0.5

@@ -14,13 +14,13 @@ from hpgmn.base.randomness import Noise
 Build = Callable[..., Any]
 
 
-def names(number: int) -> str:
+def names(number):
     """The prefix of a layer's parameters."""
     return f"encode.rest.layers.{number - 1}" if number else "encode.first"
 
 
 @pytest.mark.parametrize("layers", [1, 2, 3])
-def test_it_is_pygs_mlp(build: Build, layers: int) -> None:
+def test_it_is_pygs_mlp(build, layers):
     built = build("mlp", layers=layers)
     for replica, found in enumerate(built.logits):
         reference = MLP([7, *[6] * (layers - 1), 4], norm=None, act="relu").eval()
@@ -31,7 +31,7 @@ def test_it_is_pygs_mlp(build: Build, layers: int) -> None:
             torch.testing.assert_close(found, reference(built.x), rtol=1e-4, atol=1e-5)
 
 
-def test_training_drops_columns_and_hidden_entries(build: Build) -> None:
+def test_training_drops_columns_and_hidden_entries(build):
     whole = build("mlp", dropout=0.0).logits
     for name in ("dropout", "attributes_dropout"):
         off = {"dropout": 0.0, "attributes_dropout": 0.0}

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 from torch.nn import functional
 from torch_geometric.nn import GCNConv
 
@@ -17,7 +16,7 @@ from hpgmn.models.baselines.mmp import cosine
 Build = Callable[..., Any]
 
 
-def normalised(matrix: Tensor, normalization: str) -> Tensor:
+def normalised(matrix, normalization):
     rows, columns = (
         torch.where(total > 0, 1 / total.clamp(min=1e-9), 0.0)
         for total in (matrix.sum(dim=1), matrix.sum(dim=0))
@@ -28,18 +27,11 @@ def normalised(matrix: Tensor, normalization: str) -> Tensor:
 
 
 def reference(
-    built: Any,
-    replica: int,
-    normal: Tensor,
-    *,
-    layers: int = 2,
-    keep_gate: bool = True,
-    x: Tensor | None = None,
-    dropped: Callable[[Tensor, int], Tensor] = lambda both, number: both,
-) -> tuple[Tensor, list[tuple[Tensor, Tensor]]]:
+    built, replica, normal, *, layers=2, keep_gate=True, x=None, dropped=lambda both, number: both
+):
     """Logits, and state and memory after each layer."""
 
-    def affine(name: str, values: Tensor) -> Tensor:
+    def affine(name, values):
         return values @ built.parameter(f"{name}.weight", replica) + built.parameter(
             f"{name}.bias", replica
         )
@@ -60,7 +52,7 @@ def reference(
 
 @pytest.mark.parametrize("keep_gate", [True, False])
 @pytest.mark.parametrize("layers", [1, 2, 3])
-def test_it_is_the_definition(build: Build, layers: int, keep_gate: bool) -> None:
+def test_it_is_the_definition(build, layers, keep_gate):
     built = build("mmp", layers=layers, keep_gate=keep_gate)
     assert built.parameter("gate.weight", 0).shape == (12, 4 if keep_gate else 3)
     normal = normalised(built.adjacency(), "symmetric")
@@ -72,9 +64,7 @@ def test_it_is_the_definition(build: Build, layers: int, keep_gate: bool) -> Non
 @pytest.mark.parametrize("neighbors", ["out", "in", "undirected"])
 @pytest.mark.parametrize("normalization", ["symmetric", "row"])
 @pytest.mark.parametrize("self_loop", [0.0, 1.0, 2.5])
-def test_messages_follow_the_edges_as_set(
-    build: Build, neighbors: str, normalization: str, self_loop: float
-) -> None:
+def test_messages_follow_the_edges_as_set(build, neighbors, normalization, self_loop):
     built = build("mmp", neighbors=neighbors, normalization=normalization, self_loop=self_loop)
     normal = normalised(built.adjacency(neighbors) + self_loop * torch.eye(23), normalization)
     for replica, found in enumerate(built.logits):
@@ -83,7 +73,7 @@ def test_messages_follow_the_edges_as_set(
 
 
 @pytest.mark.parametrize("self_loop", [False, True])
-def test_messages_are_those_of_pygs_convolution(build: Build, self_loop: bool) -> None:
+def test_messages_are_those_of_pygs_convolution(build, self_loop):
     built = build("mmp", self_loop=float(self_loop))
     memory = torch.randn(2, 23, 6, generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
@@ -96,7 +86,7 @@ def test_messages_are_those_of_pygs_convolution(build: Build, self_loop: bool) -
             torch.testing.assert_close(found[replica], expected, rtol=1e-4, atol=1e-5)
 
 
-def test_dropout_is_on_columns_and_on_what_the_gates_read(build: Build) -> None:
+def test_dropout_is_on_columns_and_on_what_the_gates_read(build):
     built = build("mmp", dropout=0.4, attributes_dropout=0.3)
     model, noise = built.stage.model, Noise(built.task.keys("main"), 2)
     factors = column_factors(7, model.input_rate, noise, "encode.columns")
@@ -119,9 +109,7 @@ def test_dropout_is_on_columns_and_on_what_the_gates_read(build: Build) -> None:
 
 @pytest.mark.parametrize("keep_gate", [True, False])
 @pytest.mark.parametrize("layers", [1, 3])
-def test_the_penalty_is_the_mean_over_layers_of_the_mean_cosine(
-    build: Build, layers: int, keep_gate: bool
-) -> None:
+def test_the_penalty_is_the_mean_over_layers_of_the_mean_cosine(build, layers, keep_gate):
     built = build("mmp", layers=layers, keep_gate=keep_gate)
     found = built.stage.model(built.stage.inputs, penalties=True).penalties["cosine"]
     normal = normalised(built.adjacency(), "symmetric")
@@ -131,7 +119,7 @@ def test_the_penalty_is_the_mean_over_layers_of_the_mean_cosine(
         torch.testing.assert_close(found[replica], sum(each) / layers, rtol=1e-4, atol=1e-5)
 
 
-def test_the_penalty_is_over_all_nodes_whichever_are_requested(build: Build) -> None:
+def test_the_penalty_is_over_all_nodes_whichever_are_requested(build):
     built = build("mmp")
     model, inputs = built.stage.model, built.stage.inputs
     nodes = torch.tensor([[3, 1], [0, 5]])
@@ -141,12 +129,12 @@ def test_the_penalty_is_over_all_nodes_whichever_are_requested(build: Build) -> 
     assert not model(inputs).penalties
 
 
-def test_the_penalty_weighs_what_the_settings_say(build: Build) -> None:
+def test_the_penalty_weighs_what_the_settings_say(build):
     assert build("mmp", cosine_weight=0.2).stage.penalty_weights == {"cosine": [0.2, 0.2]}
     assert build("mmp").stage.penalty_weights == {"cosine": [0.0, 0.0]}
 
 
-def test_the_cosine_is_torchs_and_has_its_gradient() -> None:
+def test_the_cosine_is_torchs_and_has_its_gradient():
     pairs = torch.randn(2, 3, 5, 4, generator=torch.Generator().manual_seed(0)).requires_grad_()
     weights = torch.arange(15.0).view(3, 5)
     gradients = []
@@ -157,7 +145,7 @@ def test_the_cosine_is_torchs_and_has_its_gradient() -> None:
     torch.testing.assert_close(*gradients, rtol=1e-4, atol=1e-5)
 
 
-def test_a_zero_row_has_no_cosine_and_no_gradient() -> None:
+def test_a_zero_row_has_no_cosine_and_no_gradient():
     one = torch.tensor([[0.0, 0.0], [1.0, 2.0], [0.0, 0.0]], requires_grad=True)
     other = torch.tensor([[3.0, 4.0], [0.0, 0.0], [0.0, 0.0]], requires_grad=True)
     found = cosine(one, other)
@@ -166,7 +154,7 @@ def test_a_zero_row_has_no_cosine_and_no_gradient() -> None:
         assert not gradient.any()
 
 
-def test_the_penalty_draws_state_and_memory_apart(build: Build) -> None:
+def test_the_penalty_draws_state_and_memory_apart(build):
     built = build("mmp", dropout=0.0, attributes_dropout=0.0)
     model = built.stage.model
     optimizer = torch.optim.Adam(model.parameters(), lr=0.05)

@@ -17,15 +17,7 @@ from hpgmn.evaluation.scores import scores
 from hpgmn.graph.files import read_graph
 from hpgmn.graph.synthetic import trading_network
 from hpgmn_lab.bench.graphs import GraphSpec, generate, large_settings
-from hpgmn_lab.bench.options import (
-    Assignments,
-    Attributes,
-    Degree,
-    Epochs,
-    Seed,
-    changes,
-    integers,
-)
+from hpgmn_lab.bench.options import Assignments, Attributes, Degree, Epochs, Seed, changes, integers
 from hpgmn_lab.bench.process import (
     OtherLoad,
     ProcessFailed,

@@ -109,10 +109,7 @@ def measure(
     changes = settings_by_model(list(dict.fromkeys(ours.values())), changes_of(set_))
     candidates = {
         name: candidates_of(
-            name,
-            trials,
-            epochs if name == OURS else peer_epochs,
-            changes[ours[name]],
+            name, trials, epochs if name == OURS else peer_epochs, changes[ours[name]]
         )
         for name in names
     }

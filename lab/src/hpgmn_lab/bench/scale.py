@@ -254,10 +254,7 @@ def statistics_plan(
         replace(cut, bytes_shuffled=8 * job.edges),
         PlanStage("attributes, labels, splits copied", 0.0, copied, copied, machines, at_a_time),
         stage(
-            "class counts",
-            ("class_counts",),
-            counts_bytes(job, ranges, memory),
-            counts * job.nodes,
+            "class counts", ("class_counts",), counts_bytes(job, ranges, memory), counts * job.nodes
         ),
         stage(
             "class means, half precision",
@@ -420,10 +417,7 @@ def sizes_table(record: Mapping[str, Any]) -> Table:
             rows.append([*cells, "–", "–", "–"])
             continue
         machines = replace(MACHINES, count=count)
-        stages = [
-            *best_plan(record, job, machines).stages,
-            training_stage(record, job, machines),
-        ]
+        stages = [*best_plan(record, job, machines).stages, training_stage(record, job, machines)]
         hours = f"{sum(stage.hours for stage in stages):.1f}"
         rows.append([*cells, f"{count}", hours, max(stages, key=lambda stage: stage.hours).name])
     columns = ("nodes", "edges", f"machines for {NIGHT_HOURS:g} hours", "hours", "longest stage")

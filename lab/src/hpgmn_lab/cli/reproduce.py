@@ -45,8 +45,7 @@ def reproduce(
     ] = None,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     workers: Annotated[
-        int | None,
-        typer.Option(help="Number of cells in parallel [1; ray: one per core]."),
+        int | None, typer.Option(help="Number of cells in parallel [1; ray: one per core].")
     ] = None,
     engine: EngineName = "local",
     address: Address = None,

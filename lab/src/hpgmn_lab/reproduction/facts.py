@@ -187,10 +187,7 @@ def graph_facts(graph: Graph, twin: Graph | None = None) -> Facts:
 
 
 def explain(
-    printed: float,
-    measured: Mapping[str, float],
-    elsewhere: Mapping[str, float],
-    other: str = "",
+    printed: float, measured: Mapping[str, float], elsewhere: Mapping[str, float], other: str = ""
 ) -> str:
     """Return the definition that gives a printed number, on the graph or its twin.
 

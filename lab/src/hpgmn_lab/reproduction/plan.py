@@ -299,11 +299,7 @@ ENCODER_OPTIONS: dict[str, Option] = {
 
 
 def _options(
-    name: str,
-    model: str,
-    graphs: Sequence[str],
-    options: Mapping[str, Option],
-    budget: Budget,
+    name: str, model: str, graphs: Sequence[str], options: Mapping[str, Option], budget: Budget
 ) -> Experiment:
     """Return an experiment with a row per option; unchanged settings share the shipped cell."""
     chosen = budget.select(graphs)

@@ -68,8 +68,5 @@ def _floats(graph: Graph, settings: APPNPSettings) -> tuple[int, int]:
 
 
 ENTRY = ModelEntry(
-    "appnp",
-    APPNPSettings,
-    single_stage(APPNP, partial(propagation_inputs, self_loop=1.0)),
-    _floats,
+    "appnp", APPNPSettings, single_stage(APPNP, partial(propagation_inputs, self_loop=1.0)), _floats
 )

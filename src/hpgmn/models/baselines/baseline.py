@@ -60,8 +60,7 @@ def propagation_inputs(
 
 
 def single_stage(
-    model: Callable[[TrainingTask], nn.Module],
-    inputs: Callable[[TrainingTask], Mapping[str, Any]],
+    model: Callable[[TrainingTask], nn.Module], inputs: Callable[[TrainingTask], Mapping[str, Any]]
 ) -> dict[str, StageBuilder]:
     """The stages of a model that is trained in one: "main", with the settings' own rates."""
 

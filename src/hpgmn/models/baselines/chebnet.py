@@ -49,10 +49,7 @@ class ChebyshevConvolution(TermWeights):
         super().__init__(replicas, inputs, outputs, order + 1, outputs)
 
     def forward(
-        self,
-        propagation: SparseMatrix,
-        x: Statistic | Tensor,
-        columns: Tensor | None = None,
+        self, propagation: SparseMatrix, x: Statistic | Tensor, columns: Tensor | None = None
     ) -> Tensor:
         """A statistic's rows, or (R, N, inputs), to (R, N, outputs)."""
         replicas, _, terms, _ = self.weight.shape
@@ -111,9 +108,4 @@ def _floats(graph: Graph, settings: ChebNetSettings) -> tuple[int, int]:
     return graph.num_features * settings.hidden_dim * terms, per_node
 
 
-ENTRY = ModelEntry(
-    "chebnet",
-    ChebNetSettings,
-    single_stage(ChebNet, propagation_inputs),
-    _floats,
-)
+ENTRY = ModelEntry("chebnet", ChebNetSettings, single_stage(ChebNet, propagation_inputs), _floats)

@@ -124,9 +124,4 @@ def _floats(graph: Graph, settings: DirGCNSettings) -> tuple[int, int]:
     return parameters, width * settings.layers * (2 * ways + 6)
 
 
-ENTRY = ModelEntry(
-    "dirgcn",
-    DirGCNSettings,
-    single_stage(DirGCN, _inputs),
-    _floats,
-)
+ENTRY = ModelEntry("dirgcn", DirGCNSettings, single_stage(DirGCN, _inputs), _floats)

@@ -374,8 +374,5 @@ def _floats(graph: Graph, settings: DSSLSettings) -> tuple[int, int]:
 
 
 ENTRY = ModelEntry(
-    "dssl",
-    DSSLSettings,
-    {"representation": _representation, "main": _main},
-    _floats,
+    "dssl", DSSLSettings, {"representation": _representation, "main": _main}, _floats
 )

@@ -20,13 +20,7 @@ from hpgmn.base.sparse import SparseMatrix
 from hpgmn.graph import Attributes, Graph
 from hpgmn.models.baselines.baseline import GraphSettings
 from hpgmn.models.layers import Initialised, Linear, RowModel, StatisticLinear, propagate
-from hpgmn.models.stage import (
-    ModelEntry,
-    Parameters,
-    TrainingStage,
-    TrainingTask,
-    main_stage,
-)
+from hpgmn.models.stage import ModelEntry, Parameters, TrainingStage, TrainingTask, main_stage
 from hpgmn.statistics import LocalStatistics, Statistic
 from hpgmn.statistics.operators import DenseRows, take_nodes
 
@@ -241,9 +235,4 @@ def _floats(graph: Graph, settings: FSGNNSettings) -> tuple[int, int]:
     return graph.num_features * width, 8 * width
 
 
-ENTRY = ModelEntry(
-    "fsgnn",
-    FSGNNSettings,
-    {"main": _main},
-    _floats,
-)
+ENTRY = ModelEntry("fsgnn", FSGNNSettings, {"main": _main}, _floats)

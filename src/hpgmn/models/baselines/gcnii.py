@@ -17,13 +17,7 @@ from hpgmn.base.sparse import SparseMatrix
 from hpgmn.graph import Graph
 from hpgmn.models.baselines.baseline import GraphSettings, attributes_input
 from hpgmn.models.layers import Initialised, Linear, NodeModel, Output, StatisticLinear, draw_glorot
-from hpgmn.models.stage import (
-    ModelEntry,
-    Parameters,
-    TrainingStage,
-    TrainingTask,
-    main_stage,
-)
+from hpgmn.models.stage import ModelEntry, Parameters, TrainingStage, TrainingTask, main_stage
 from hpgmn.statistics.diffusion import transition
 from hpgmn.statistics.operators import join_replicas, split_replicas
 
@@ -184,9 +178,4 @@ def _floats(graph: Graph, settings: GCNIISettings) -> tuple[int, int]:
     return graph.num_features * width + matrices, width * (layers * 5 // 4 + 12)
 
 
-ENTRY = ModelEntry(
-    "gcnii",
-    GCNIISettings,
-    {"main": _main},
-    _floats,
-)
+ENTRY = ModelEntry("gcnii", GCNIISettings, {"main": _main}, _floats)

@@ -149,9 +149,4 @@ def _floats(graph: Graph, settings: GPRGNNSettings) -> tuple[int, int]:
     return parameters, per_node + 10 * max(graph.num_classes, 2)
 
 
-ENTRY = ModelEntry(
-    "gprgnn",
-    GPRGNNSettings,
-    {"main": _main},
-    _floats,
-)
+ENTRY = ModelEntry("gprgnn", GPRGNNSettings, {"main": _main}, _floats)

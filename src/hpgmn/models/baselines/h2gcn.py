@@ -99,9 +99,4 @@ def _floats(graph: Graph, settings: H2GCNSettings) -> tuple[int, int]:
     return parameters, 6 * joined + 6 * width
 
 
-ENTRY = ModelEntry(
-    "h2gcn",
-    H2GCNSettings,
-    single_stage(H2GCN, _inputs),
-    _floats,
-)
+ENTRY = ModelEntry("h2gcn", H2GCNSettings, single_stage(H2GCN, _inputs), _floats)

@@ -90,10 +90,4 @@ def _floats(graph: Graph, settings: LINKXSettings) -> tuple[int, int]:
     return parameters, settings.hidden_dim * (3 * layers + 6)
 
 
-ENTRY = ModelEntry(
-    "linkx",
-    LINKXSettings,
-    {"main": _main},
-    _floats,
-    tied=("adjacency",),
-)
+ENTRY = ModelEntry("linkx", LINKXSettings, {"main": _main}, _floats, tied=("adjacency",))

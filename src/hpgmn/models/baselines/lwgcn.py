@@ -75,10 +75,7 @@ class LWGCNSettings(EstimatorSettings, GraphSettings):
         per_replica=True,
     )
     gcnii_identity_strength: float = setting(
-        0.5,
-        "decay of that GCNII's weights towards the identity",
-        low=0.0,
-        per_replica=True,
+        0.5, "decay of that GCNII's weights towards the identity", low=0.0, per_replica=True
     )
     gcnii_epochs: int = setting(400, "most epochs of that GCNII", low=1)
     gcnii_patience: int = setting(
@@ -364,8 +361,5 @@ def _floats(graph: Graph, settings: LWGCNSettings) -> tuple[int, int]:
 
 
 ENTRY = ModelEntry(
-    "lwgcn",
-    LWGCNSettings,
-    {"estimator": estimator_stage, "gcnii": _gcnii, "main": _main},
-    _floats,
+    "lwgcn", LWGCNSettings, {"estimator": estimator_stage, "gcnii": _gcnii, "main": _main}, _floats
 )

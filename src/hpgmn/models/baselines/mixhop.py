@@ -16,14 +16,7 @@ from hpgmn.base.settings import setting
 from hpgmn.base.sparse import SparseMatrix
 from hpgmn.graph import Graph
 from hpgmn.models.baselines.baseline import GraphSettings, propagation_inputs, single_stage
-from hpgmn.models.layers import (
-    Linear,
-    NodeModel,
-    Output,
-    TermWeights,
-    product,
-    propagate,
-)
+from hpgmn.models.layers import Linear, NodeModel, Output, TermWeights, product, propagate
 from hpgmn.models.stage import ModelEntry, TrainingTask
 from hpgmn.statistics.operators import Statistic
 
@@ -52,10 +45,7 @@ class MixHopConvolution(TermWeights):
         super().__init__(replicas, inputs, outputs, powers + 1, (powers + 1) * outputs)
 
     def forward(
-        self,
-        propagation: SparseMatrix,
-        x: Statistic | Tensor,
-        columns: Tensor | None = None,
+        self, propagation: SparseMatrix, x: Statistic | Tensor, columns: Tensor | None = None
     ) -> Tensor:
         """A statistic's rows, or (R, N, inputs), to (R, N, (powers + 1)·outputs)."""
         _, _, count, width = self.weight.shape

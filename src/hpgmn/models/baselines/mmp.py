@@ -114,9 +114,4 @@ def _floats(graph: Graph, settings: MMPSettings) -> tuple[int, int]:
     return parameters, width * (20 * settings.layers + 12)
 
 
-ENTRY = ModelEntry(
-    "mmp",
-    MMPSettings,
-    {"main": _main},
-    _floats,
-)
+ENTRY = ModelEntry("mmp", MMPSettings, {"main": _main}, _floats)
