@@ -50,9 +50,9 @@ def test_train_labels_alone_are_counted(tmp_path, small_graph, name, capsys):
 
 def test_guesses_are_those_of_the_estimator(tmp_path, small_graph):
     from hpgmn.base.settings import make_settings
-    from hpgmn.classifier import estimate_labels
     from hpgmn.models.hpgmn import HPGMNSettings
     from hpgmn.models.shipped import settings_for
+    from hpgmn.training.trainer import estimate_labels
 
     write_graph(small_graph, tmp_path / "small.npz")
     out = tmp_path / "shards"

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from hpgmn.base.settings import make_settings
-from hpgmn.classifier import estimate_labels
 from hpgmn.graph import Graph
 from hpgmn.graph.files import write_graph
 from hpgmn.models.hpgmn import HPGMNSettings
+from hpgmn.training.trainer import estimate_labels
 
 Command = Callable[..., Any]
 Tiny = Callable[..., list[str]]
