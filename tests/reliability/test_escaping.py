@@ -9,12 +9,9 @@ import csv
 import io
 import json
 import shutil
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
-
-if TYPE_CHECKING:
-    pass
 
 SCRIPT = "<script>window.hacked=1</script>"
 IMAGE = '"><img src=x onerror=window.hacked=1>'

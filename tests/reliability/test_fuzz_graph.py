@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import datetime
 import warnings
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
 import scipy.sparse as sp
 import torch
 from hypothesis import strategies as st
-
-if TYPE_CHECKING:
-    pass
 
 pytestmark = pytest.mark.soak
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -11,9 +11,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import strategies as st
-
-if TYPE_CHECKING:
-    pass
 
 pytestmark = pytest.mark.soak
 

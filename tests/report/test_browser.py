@@ -6,13 +6,10 @@ import csv
 import json
 import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
-
-if TYPE_CHECKING:
-    pass
 
 pytestmark = pytest.mark.browser
 

@@ -252,7 +252,6 @@ def test_the_lock_of_a_killed_process_is_gone(tmp_path):
         text=True,
     )
     try:
-        assert process.stdout is not None
         assert process.stdout.readline() == "held\n"
         with (
             pytest.raises(HPGMNError, match="Another process is using"),
