@@ -1,7 +1,5 @@
 """``--engine``: what is refused, what is begun, and that Ctrl-C leaves nothing behind."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import os

@@ -1,7 +1,5 @@
 """The laboratory's commands: forwarded where it is installed, an install line where it is not."""
 
-from __future__ import annotations
-
 import sys
 
 import pytest

@@ -1,7 +1,5 @@
 """Tasks on this machine: in this process, and in processes that are lost, stopped or left alone."""
 
-from __future__ import annotations
-
 import logging
 import multiprocessing
 import os

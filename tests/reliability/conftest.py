@@ -1,7 +1,5 @@
 """Commands that are killed, share a folder or find no room; cases by the thousand (fuzzing)."""
 
-from __future__ import annotations
-
 import json
 import os
 import random

@@ -3,8 +3,6 @@
 The browser is told to ignore the page's own policy, so that escaping alone is tested.
 """
 
-from __future__ import annotations
-
 import csv
 import io
 import json

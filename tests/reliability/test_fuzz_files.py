@@ -1,7 +1,5 @@
 """Whatever a file holds: the graph in it, or a sentence. Files are damaged by bytes and whole."""
 
-from __future__ import annotations
-
 import io
 import shutil
 import warnings

@@ -1,7 +1,5 @@
 """Whatever is given to ``Graph`` and its makers: a right graph, or a sentence."""
 
-from __future__ import annotations
-
 import datetime
 import warnings
 from typing import Any

@@ -1,7 +1,5 @@
 """Whatever tables, networks and objects of PyTorch Geometric hold: a right graph, or a sentence."""
 
-from __future__ import annotations
-
 import datetime
 import decimal
 import math

@@ -1,7 +1,5 @@
 """Whatever settings, configs and hyperparameters say: checked values, or a sentence."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from typing import Any

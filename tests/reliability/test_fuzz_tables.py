@@ -1,7 +1,5 @@
 """Right tables, in whatever form they come, are never refused and mean what their rows say."""
 
-from __future__ import annotations
-
 import statistics
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The report in a real browser, offline: looking nodes up, by mouse, keyboard and address."""
 
-from __future__ import annotations
-
 import csv
 import json
 import shutil

@@ -1,7 +1,5 @@
 """hpgmn bench as a user types it."""
 
-from __future__ import annotations
-
 import importlib
 import json
 from pathlib import Path

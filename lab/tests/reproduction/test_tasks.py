@@ -1,7 +1,5 @@
 """The cells of a reproduction as tasks: records as on one machine, also where one is lost."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import os
