@@ -1,7 +1,5 @@
 """HPGMNClassifier: scikit-learn's contract, saving, and graphs it was not fitted on."""
 
-from __future__ import annotations
-
 import inspect
 import os
 import re

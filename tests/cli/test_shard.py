@@ -1,7 +1,5 @@
 """``hpgmn shard``: what it writes, says and refuses."""
 
-from __future__ import annotations
-
 import re
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The trials of a search as tasks: what they find, and what becomes of those that are lost."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import pytest

@@ -1,7 +1,5 @@
 """The training loop: replicas do not mix, selection and stopping by rule, resume bit for bit."""
 
-from __future__ import annotations
-
 import copy
 import math
 import os
