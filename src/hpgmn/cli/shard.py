@@ -55,8 +55,8 @@ def shard(
     """
     from hpgmn.base.settings import make_settings, parse_assignments
     from hpgmn.graph.datasets import DATASETS
+    from hpgmn.models import settings_for
     from hpgmn.models.hpgmn import HPGMNSettings
-    from hpgmn.models.shipped import settings_for
     from hpgmn.shards import shard as cut
 
     check_engine(engine, address, workers)
