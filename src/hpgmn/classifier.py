@@ -23,8 +23,7 @@ from hpgmn.explain import Explanation, ModelExplanation, explain_model, explain_
 from hpgmn.graph import Array, Graph, Split, Splits
 from hpgmn.graph.notebook import facts_html
 from hpgmn.models import MODELS, find_model
-from hpgmn.models.hpgmn import HPGMNSettings
-from hpgmn.models.label_estimator import class_shares, estimator_logits, pseudo_labels
+from hpgmn.models.hpgmn import HPGMNSettings, class_shares, estimator_logits, pseudo_labels
 from hpgmn.models.stage import Parameters, Replica, make_task
 from hpgmn.training.checks import check_split, class_number, positive_class, seen_labels
 from hpgmn.training.replicas import fit_replicas

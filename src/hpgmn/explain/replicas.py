@@ -14,8 +14,7 @@ from torch import Tensor, nn
 from hpgmn.base.calibration import mean_logits
 from hpgmn.base.errors import HPGMNError, Remedy
 from hpgmn.graph import Array, Graph
-from hpgmn.models.hpgmn import HPGMN, stage_on_labels
-from hpgmn.models.label_estimator import labels_for_statistics
+from hpgmn.models.hpgmn import HPGMN, labels_for_statistics, stage_on_labels
 from hpgmn.models.memory import MemoryHead
 from hpgmn.models.stage import ModelEntry, Parameters, TrainingStage, TrainingTask, load_parameters
 from hpgmn.statistics import base_name
