@@ -1,7 +1,5 @@
 """Row shards of small graphs, and processes that torchrun starts."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

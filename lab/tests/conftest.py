@@ -1,7 +1,5 @@
 """Made-up records for the tests of tables and pages."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import zlib

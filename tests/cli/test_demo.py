@@ -1,7 +1,5 @@
 """``hpgmn demo``: the built-in graph, end to end."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """``hpgmn shard``: what it writes, says and refuses."""
 
-from __future__ import annotations
-
 import re
 import shutil
 from pathlib import Path
@@ -50,9 +48,9 @@ def test_train_labels_alone_are_counted(tmp_path, small_graph, name, capsys):
 
 def test_guesses_are_those_of_the_estimator(tmp_path, small_graph):
     from hpgmn.base.settings import make_settings
-    from hpgmn.classifier import estimate_labels
     from hpgmn.models import settings_for
     from hpgmn.models.hpgmn import HPGMNSettings
+    from hpgmn.training.trainer import estimate_labels
 
     write_graph(small_graph, tmp_path / "small.npz")
     out = tmp_path / "shards"

@@ -1,7 +1,5 @@
 """A model taken apart answers what the whole one answers."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from copy import copy
 

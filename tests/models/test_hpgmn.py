@@ -1,7 +1,5 @@
 """HP-GMN against the paper's equations written out densely from the model's own weights."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

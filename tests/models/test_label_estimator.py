@@ -1,7 +1,5 @@
 """Pseudo labels show train labels and guesses, nothing else; the estimator learns."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """The settings that come with the package: valid for their models, and the paper's as published."""
 
-from __future__ import annotations
-
 from importlib import resources
 from pathlib import Path
 

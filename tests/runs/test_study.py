@@ -1,7 +1,5 @@
 """The study file of a search, and what the search has found."""
 
-from __future__ import annotations
-
 import os
 import shlex
 import sqlite3

@@ -1,7 +1,5 @@
 """The search kept in a study: what it tries, what it repeats, and what it never reads."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 import warnings

@@ -1,7 +1,5 @@
 """Batches of rows against all at once: equal except for the batch and its learning rate."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

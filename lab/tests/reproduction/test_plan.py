@@ -1,7 +1,5 @@
 """The plan of the reproduction against the paper's tables, written out by hand."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 

@@ -154,8 +154,8 @@ class _Labels:
 def _labels(labels: str, source: Any, settings: Any, split: int) -> _Labels:
     import numpy as np
 
-    from hpgmn.classifier import estimate_labels
     from hpgmn.graph.files import read_graph
+    from hpgmn.training.trainer import estimate_labels
 
     if labels not in ("estimated", "train"):
         values = _read_labels(labels, source, split)

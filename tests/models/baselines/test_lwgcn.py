@@ -1,7 +1,5 @@
 """LW-GCN against dense matrices, one per class; its mixture with a GCNII by hand."""
 
-from __future__ import annotations
-
 import logging
 
 import numpy as np
