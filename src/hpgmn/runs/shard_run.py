@@ -29,7 +29,7 @@ from hpgmn.base.settings import make_settings, settings_dict
 from hpgmn.graph import Array, Split
 from hpgmn.graph.datasets import DATASETS
 from hpgmn.models import find_model
-from hpgmn.models.label_estimator import EstimatorSettings
+from hpgmn.models.hpgmn import EstimatorSettings
 from hpgmn.models.stage import Parameters, Replica, TrainingStage
 from hpgmn.runs.folder import (
     HISTORY_FILE,
