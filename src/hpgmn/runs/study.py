@@ -20,8 +20,7 @@ from hpgmn.base.files import STUDY_FORMAT, check_format, lock_file, write_text
 from hpgmn.base.settings import make_settings, settings_dict
 from hpgmn.evaluation.scores import Score
 from hpgmn.graph.datasets import DATASETS
-from hpgmn.models import find_model
-from hpgmn.models.shipped import settings_for
+from hpgmn.models import find_model, settings_for
 from hpgmn.runs.search import best_trials
 from hpgmn.runs.tuning import is_done
 

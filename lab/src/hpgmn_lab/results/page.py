@@ -16,8 +16,7 @@ from hpgmn.base.errors import HPGMNError, format_setting
 from hpgmn.base.files import write_text
 from hpgmn.base.settings import read_yaml
 from hpgmn.graph.datasets import DATASETS
-from hpgmn.models import MODELS
-from hpgmn.models.shipped import settings_for
+from hpgmn.models import MODELS, settings_for
 from hpgmn_lab import paper
 from hpgmn_lab.records import (
     NONE,
