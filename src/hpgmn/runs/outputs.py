@@ -17,7 +17,6 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from torch import Tensor
 
-from hpgmn.base.calibration import calibrated_probabilities
 from hpgmn.base.errors import HPGMNError, Remedy
 from hpgmn.base.files import (
     RUN_FORMAT,
@@ -28,6 +27,7 @@ from hpgmn.base.files import (
     write_text,
 )
 from hpgmn.base.machine import hardware, peak_memory_mb
+from hpgmn.base.metrics import calibrated_probabilities
 from hpgmn.base.parsing import read_json
 from hpgmn.base.version import __version__
 from hpgmn.graph import Array, Graph, Split

@@ -15,8 +15,7 @@ from types import ModuleType
 from typing import Any
 
 from hpgmn.base.errors import HPGMNError, Remedy
-from hpgmn.base.files import write_text
-from hpgmn.base.locking import lock_folder
+from hpgmn.base.files import lock_folder, write_text
 from hpgmn.base.parsing import parse_json
 from hpgmn.engines.ray import connect_ray, require_ray
 from hpgmn.runs.folder import METRICS_FILE, STATE_FOLDER
