@@ -1,7 +1,5 @@
 """Temperatures against a grid, errors by hand, coverage by a slow loop."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import sklearn.metrics

@@ -1,7 +1,5 @@
 """Stored identities: the values of digests that files of earlier versions hold."""
 
-from __future__ import annotations
-
 import numpy as np
 import scipy.sparse as sp
 

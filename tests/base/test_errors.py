@@ -1,7 +1,5 @@
 """Errors: one family, remedies as data, and the nearest name."""
 
-from __future__ import annotations
-
 import pickle
 
 import pytest

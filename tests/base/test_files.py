@@ -1,7 +1,5 @@
 """Atomic writes, stale drafts, checksums and format versions."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os

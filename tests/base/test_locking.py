@@ -1,7 +1,5 @@
 """A folder is locked by one process at a time; the lock ends with its holder."""
 
-from __future__ import annotations
-
 import fcntl
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Scores against scikit-learn and against the definition, replica by replica."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

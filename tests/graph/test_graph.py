@@ -1,7 +1,5 @@
 """Graph: what it accepts, what it refuses and how, and its neighbourhoods by a dense reference."""
 
-from __future__ import annotations
-
 import hashlib
 from typing import Any
 

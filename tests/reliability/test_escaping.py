@@ -3,18 +3,13 @@
 The browser is told to ignore the page's own policy, so that escaping alone is tested.
 """
 
-from __future__ import annotations
-
 import csv
 import io
 import json
 import shutil
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
-
-if TYPE_CHECKING:
-    pass
 
 SCRIPT = "<script>window.hacked=1</script>"
 IMAGE = '"><img src=x onerror=window.hacked=1>'

@@ -1,7 +1,5 @@
 """One run: its specification, and what may influence it."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from dataclasses import replace

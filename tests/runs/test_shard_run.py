@@ -1,7 +1,5 @@
 """A run on row shards: the files of a run, one process's accuracy, and a rank that is killed."""
 
-from __future__ import annotations
-
 import json
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """Shards of whole graphs against the statistics of one process; restarts; refusals."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import json

@@ -1,7 +1,5 @@
 """The cache of statistics: the same bits read as computed, and nothing mistaken for another."""
 
-from __future__ import annotations
-
 import json
 import logging
 import os

@@ -1,7 +1,5 @@
 """A trained model on disk: what is in the file, what comes back, what is refused."""
 
-from __future__ import annotations
-
 import copy
 import json
 from dataclasses import replace

@@ -169,7 +169,7 @@ def train(
 
 
 def _config_device(config: str | None) -> str:
-    from hpgmn.models.shipped import read_config
+    from hpgmn.models import read_config
 
     return "auto" if config is None else str(read_config(config).get("device", "auto"))
 

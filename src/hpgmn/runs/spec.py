@@ -20,8 +20,7 @@ from hpgmn.base.version import __version__
 from hpgmn.engines import Engine
 from hpgmn.graph import Graph, Split
 from hpgmn.graph.datasets import DATASETS
-from hpgmn.models import find_model
-from hpgmn.models.shipped import entry_mismatch, settings_for
+from hpgmn.models import entry_mismatch, find_model, settings_for
 from hpgmn.training.checks import (
     check_split,
     graph_warnings,

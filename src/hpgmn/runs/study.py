@@ -22,8 +22,7 @@ from hpgmn.base.settings import make_settings, settings_dict
 from hpgmn.base.text import format_setting
 from hpgmn.evaluation.scores import Score
 from hpgmn.graph.datasets import DATASETS
-from hpgmn.models import find_model
-from hpgmn.models.shipped import settings_for
+from hpgmn.models import find_model, settings_for
 from hpgmn.runs.search import best_trials
 from hpgmn.runs.tuning import is_done
 
