@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from hpgmn.base.calibration import mean_logits
 from hpgmn.base.errors import HPGMNError, Remedy
+from hpgmn.base.metrics import mean_logits
 from hpgmn.graph import Array, Graph
 from hpgmn.models.hpgmn import HPGMN, labels_for_statistics, stage_on_labels
 from hpgmn.models.memory import MemoryHead

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hpgmn.base.errors import HPGMNError, Remedy, SettingError
-from hpgmn.base.locking import lock_folder
+from hpgmn.base.files import lock_folder
 from hpgmn.graph import Graph, Split
 from hpgmn.graph.datasets import DATASETS, check_column_options, load
 from hpgmn.models import find_model, has_settings_for, is_custom, read_config

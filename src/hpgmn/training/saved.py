@@ -13,9 +13,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hpgmn.base.calibration import calibrated_probabilities, fit_temperatures, mean_logits
 from hpgmn.base.errors import HPGMNError, Remedy
 from hpgmn.base.files import RUN_FORMAT
+from hpgmn.base.metrics import calibrated_probabilities, fit_temperatures, mean_logits
 from hpgmn.base.settings import make_settings, settings_dict
 from hpgmn.graph import Array, Graph
 from hpgmn.models import find_model, is_custom
