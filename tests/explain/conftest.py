@@ -63,6 +63,19 @@ def predicted():
 
 
 @pytest.fixture
+def statistic_shares():
+    """Compute the Shapley value of each statistic, by name, for a class of each node."""
+    from hpgmn.explain.replicas import players, shapley_values, subset_values
+
+    def shares(replicas, nodes, labels):
+        names = players(replicas[0])
+        values = subset_values(replicas, np.array(nodes), np.array(labels))
+        return [dict(zip(names, shapley_values(row), strict=True)) for row in values]
+
+    return shares
+
+
+@pytest.fixture
 def named_graph(small_graph):
     """The small graph with names for its nodes and classes, and weights on its edges."""
     from hpgmn.graph import Graph
