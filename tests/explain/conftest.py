@@ -1,15 +1,12 @@
 """Small trained models to take apart."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 
 if TYPE_CHECKING:  # imported late, as in the conftest above
-    from hpgmn.training.saved import SavedModel
+    pass
 
 TINY: dict[str, Any] = {
     "hidden_dim": 6,
@@ -21,8 +18,6 @@ TINY: dict[str, Any] = {
     "estimator_patience": 0,
     "lr": 0.05,
 }
-
-Fit = Callable[..., "SavedModel"]
 
 
 @pytest.fixture

@@ -1,10 +1,7 @@
 """Explaining a whole model: shares, memory, map, and nodes to label next."""
 
-from __future__ import annotations
-
 import json
 import math
-from collections.abc import Callable
 from copy import copy
 
 import numpy as np
@@ -22,9 +19,6 @@ from hpgmn.explain.model import (
 )
 from hpgmn.explain.replicas import describe_patterns, mean_probabilities, memory_head, open_replicas
 from hpgmn.graph import Array, Graph
-from hpgmn.training.saved import SavedModel
-
-Fit = Callable[..., SavedModel]
 
 
 def test_a_model_is_explained_by_all_its_nodes(named_graph, fit, statistic_shares):

@@ -1,7 +1,5 @@
 """Effects of neighbours against statistics and models recomputed without the edges."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import scipy.sparse as sp

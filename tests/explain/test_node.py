@@ -1,9 +1,6 @@
 """Explaining one node: ids, values that agree with their parts, models of every kind."""
 
-from __future__ import annotations
-
 import re
-from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -14,11 +11,7 @@ from hpgmn.base.errors import HPGMNError
 from hpgmn.explain.neighbors import neighbor_support, turning_point
 from hpgmn.explain.node import explain_node, find_node
 from hpgmn.explain.replicas import open_replicas
-from hpgmn.graph import Array, Graph
-from hpgmn.training.saved import SavedModel
-
-Fit = Callable[..., SavedModel]
-Predicted = Callable[[SavedModel, Graph], Array]
+from hpgmn.graph import Graph
 
 
 def test_an_explanation_is_made_of_its_parts(named_graph, fit, predicted, statistic_shares):

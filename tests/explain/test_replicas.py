@@ -1,7 +1,5 @@
 """Replicas, statistics' Shapley values and patterns, each against its definition."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from copy import copy
@@ -26,7 +24,7 @@ from hpgmn.explain.replicas import (
 )
 from hpgmn.graph import Graph
 from hpgmn.graph.synthetic import class_pattern, trading_network
-from hpgmn.models.label_estimator import estimator_logits
+from hpgmn.models.hpgmn import estimator_logits
 
 
 @pytest.mark.parametrize(

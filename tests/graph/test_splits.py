@@ -1,7 +1,5 @@
 """Random splits: seeded, disjoint, of the right sizes, and refused where they cannot be."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given
