@@ -1,12 +1,9 @@
 """Small trained models to take apart."""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
-
-if TYPE_CHECKING:  # imported late, as in the conftest above
-    pass
 
 TINY: dict[str, Any] = {
     "hidden_dim": 6,

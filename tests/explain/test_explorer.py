@@ -10,7 +10,7 @@ from hpgmn.explain.explorer import explorer_data, sample_nodes
 from hpgmn.explain.node import explain_node
 from hpgmn.explain.replicas import open_replicas
 from hpgmn.graph import Graph
-from hpgmn.runs.predictions import roles
+from hpgmn.runs.outputs import roles
 
 
 def data_of(saved, graph):
