@@ -1,7 +1,5 @@
 """The shape of the source: layers, no cycles, safe readers, short files, mirrored tests."""
 
-from __future__ import annotations
-
 import ast
 import os
 import subprocess

@@ -1,14 +1,11 @@
 """HPGMNClassifier: scikit-learn's contract, saving, and graphs it was not fitted on."""
 
-from __future__ import annotations
-
 import inspect
 import os
 import re
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,9 +18,8 @@ from sklearn.metrics import average_precision_score, balanced_accuracy_score, ro
 
 import hpgmn
 from hpgmn import Graph, HPGMNClassifier, HPGMNError
-from hpgmn.base.calibration import fit_temperature
 from hpgmn.base.errors import GraphError, SettingError
-from hpgmn.classifier import estimate_labels
+from hpgmn.base.metrics import fit_temperature
 from hpgmn.models import MODELS
 from hpgmn.models.hpgmn import HPGMNSettings
 from hpgmn.runs.fit import train_folder
@@ -458,34 +454,6 @@ def test_without_ids_the_other_statistics_serve_any_graph(small_graph):
 def test_other_attributes_are_refused(small_graph, fitted):
     with pytest.raises(HPGMNError, match="trained on 5 attributes; graph 'graph' has 4"):
         fitted.predict(Graph(small_graph.x[:, :4], small_graph.edge_index))
-
-
-# Pseudo labels.
-
-
-def test_estimated_labels_are_true_on_train_nodes_alone(small_graph):
-    settings = HPGMNSettings(estimator_hidden=6, estimator_epochs=1)
-    found, shares, _ = estimate_labels(small_graph, settings, split=1)
-    train = small_graph.split(1).train
-    np.testing.assert_array_equal(found[train], small_graph.y[train])
-    y = small_graph.y.copy()
-    y[~train] = (y[~train] + 1) % 3
-    again = estimate_labels(changed(small_graph, y=y), settings, split=1).labels
-    np.testing.assert_array_equal(again, found)  # one epoch: nothing is chosen by val labels
-    np.testing.assert_array_equal(shares.argmax(axis=1), found)
-    np.testing.assert_array_equal(shares[train], np.eye(3)[small_graph.y[train]])
-    np.testing.assert_allclose(shares.sum(axis=1), 1, rtol=1e-6)
-
-
-def test_guesses_below_the_confidence_are_unknown(small_graph):
-    settings = HPGMNSettings(estimator_hidden=6, estimator_epochs=20)
-    labels, shares, _ = estimate_labels(small_graph, settings)
-    sure = float(np.median(shares[~small_graph.split(0).train].max(axis=1)))
-    found, rest, _ = estimate_labels(small_graph, replace(settings, label_confidence=sure))
-    known = shares.max(axis=1) >= sure
-    assert 0 < (~known).sum() < len(known)
-    np.testing.assert_array_equal(found, np.where(known, labels, -1))
-    np.testing.assert_array_equal(rest, np.where(known[:, None], shares, 0))
 
 
 def test_probabilities_are_calibrated_and_classes_are_the_same(small_graph, tmp_path):

@@ -1,7 +1,5 @@
 """The modules in a loop of the user's own."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """The wheel, used as a stranger would: in an environment of its own, away from the source."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

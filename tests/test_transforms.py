@@ -1,7 +1,5 @@
 """The statistics as transforms: against slow loops, against LocalStatistics, without a leak."""
 
-from __future__ import annotations
-
 import warnings
 from typing import Any
 

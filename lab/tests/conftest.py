@@ -1,7 +1,5 @@
 """Made-up records for the tests of tables and pages."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import zlib
@@ -18,8 +16,7 @@ if TYPE_CHECKING:  # imported late: collecting tests stays quick
 def _write_run(results, graph, model, scores, *, splits=10, name=None, settings=None, **changes):
     """Append a run, made up around its test scores (percent), to ``runs.jsonl``."""
     from hpgmn.base.settings import make_settings, settings_dict
-    from hpgmn.models import find_model
-    from hpgmn.models.shipped import settings_for
+    from hpgmn.models import find_model, settings_for
 
     chosen = settings_for(graph, model) | (settings or {})
     values = settings_dict(make_settings(find_model(model).settings, chosen))

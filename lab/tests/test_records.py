@@ -1,7 +1,5 @@
 """Records are read and checked; their numbers as text."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Text in three formats: marks are rendered, everything else is escaped."""
 
-from __future__ import annotations
-
 import pytest
 
 from hpgmn_lab.rendering import frame, html, latex, markdown, markdown_table

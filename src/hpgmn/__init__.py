@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from hpgmn.graph.datasets import load
     from hpgmn.graph.files import read_graph, write_graph
     from hpgmn.graph.synthetic import trading_network
-    from hpgmn.models.shipped import settings_for
+    from hpgmn.models import settings_for
     from hpgmn.runs.compare import Comparison, compare
     from hpgmn.runs.portfolio import Choice, choose
     from hpgmn.runs.run import Run, open_run
@@ -54,7 +54,7 @@ _HOMES = {
     "open_run": "runs.run",
     "random_splits": "graph",
     "read_graph": "graph.files",
-    "settings_for": "models.shipped",
+    "settings_for": "models",
     "trading_network": "graph.synthetic",
     "train": "runs.train",
     "tune": "runs.tune",

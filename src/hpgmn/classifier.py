@@ -6,30 +6,27 @@ import dataclasses
 import inspect
 import logging
 from pathlib import Path
-from typing import Any, NamedTuple, overload
+from typing import Any, overload
 
 import numpy as np
 import torch
 import yaml
 from torch import Tensor
 
-from hpgmn.base.calibration import calibrated_probabilities
 from hpgmn.base.errors import GraphError, HPGMNError, SettingError
 from hpgmn.base.files import write_error, write_text
-from hpgmn.base.metrics import require_metric
+from hpgmn.base.metrics import calibrated_probabilities, require_metric
 from hpgmn.base.settings import make_settings, read_yaml, to_plain
 from hpgmn.evaluation.scores import scores
 from hpgmn.explain import Explanation, ModelExplanation, explain_model, explain_node
 from hpgmn.graph import Array, Graph, Split, Splits
 from hpgmn.graph.notebook import facts_html
-from hpgmn.models import MODELS, find_model
+from hpgmn.models import find_model
 from hpgmn.models.hpgmn import HPGMNSettings
-from hpgmn.models.label_estimator import class_shares, estimator_logits, pseudo_labels
-from hpgmn.models.stage import Parameters, Replica, make_task
+from hpgmn.models.stage import Replica
 from hpgmn.training.checks import check_split, class_number, positive_class, seen_labels
 from hpgmn.training.replicas import fit_replicas
 from hpgmn.training.saved import MODEL_FILE, SavedModel
-from hpgmn.training.trainer import train
 
 logger = logging.getLogger(__name__)
 
@@ -321,37 +318,3 @@ def _split(graph: Graph, number: int, train: Array | None, val: Array | None) ->
     if train is None or val is None:
         raise SettingError("Give both train and val, or the number of a stored split.")
     return graph.with_splits(Splits(train, val, np.zeros(graph.num_nodes, bool))).split(0)
-
-
-class EstimatedLabels(NamedTuple):
-    """What the label estimator says of every node.
-
-    Attributes:
-        labels: (N,) pseudo labels, the true ones on train nodes, -1 where unknown.
-        shares: (N, C) probabilities of each class, 0 where unknown.
-        parameters: the estimator's own, of one replica.
-    """
-
-    labels: Array
-    shares: Array
-    parameters: Parameters
-
-
-def estimate_labels(graph: Graph, settings: HPGMNSettings, split: int = 0) -> EstimatedLabels:
-    """The label estimator's guesses, with the true labels on train nodes.
-
-    Args:
-        graph: the graph.
-        settings: of the estimator, and ``label_confidence``, below which a guess is unknown.
-        split: whose train nodes are learned from.
-    """
-    entry = MODELS["hpgmn"]
-    chosen = graph.split(split)
-    check_split(graph, chosen, split)
-    task = make_task(graph, [Replica(split, 0, settings)], [(chosen.train, chosen.val)], "cpu")
-    only = dataclasses.replace(entry, stages={"estimator": entry.stages["estimator"]})
-    parameters = train(task, only).done["estimator"]
-    guesses, confidence = estimator_logits(task, parameters), [settings.label_confidence]
-    labels = pseudo_labels(guesses, task.train_labels, confidence)
-    shares = class_shares(guesses, task.train_labels, confidence)
-    return EstimatedLabels(labels[0], shares[0], parameters)

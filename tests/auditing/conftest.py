@@ -1,7 +1,5 @@
 """Graphs made to have one defect each."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Columns without information and columns that give the label away, planted and found."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """Every finding by a small graph made to have it, and none of them on a sound one."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable
 from typing import Any

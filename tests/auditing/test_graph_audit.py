@@ -1,7 +1,5 @@
 """A whole audit: every part is in it, it is JSON, and it finds the known defects of real graphs."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from collections.abc import Callable

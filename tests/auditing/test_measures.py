@@ -1,7 +1,5 @@
 """Measures of edges, classes and duplicates against plain loops, and data of other datasets."""
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Callable
 

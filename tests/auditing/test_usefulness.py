@@ -1,7 +1,5 @@
 """Does the graph help: what is trained, what is compared, and what is called noise."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable
 from typing import Any

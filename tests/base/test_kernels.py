@@ -1,7 +1,5 @@
 """The kernels against the tensor operations that they replace; needs a GPU, see tests/cuda."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

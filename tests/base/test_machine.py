@@ -1,7 +1,5 @@
 """Free memory in and outside containers, peak memory, the recorded hardware."""
 
-from __future__ import annotations
-
 import math
 import sys
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """Files read within limits: what is held against what, and what is said."""
 
-from __future__ import annotations
-
 import io
 import json
 import os

@@ -1,7 +1,5 @@
 """Random numbers: a function of where they are used, with the statistics they should have."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

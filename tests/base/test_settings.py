@@ -1,7 +1,5 @@
 """Settings: every way to write a value, every way to get it wrong, and their descriptions."""
 
-from __future__ import annotations
-
 import dataclasses
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """SparseMatrix: products and their gradients against dense algebra in float64."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import scipy.linalg

@@ -1,7 +1,5 @@
 """The commands as a user types them: through ``main``, in a folder of their own."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable, Mapping
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """``hpgmn audit``: findings first, numbers after, JSON alone, and errors in one sentence."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

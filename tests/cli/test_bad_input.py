@@ -1,7 +1,5 @@
 """Every mistake a user can make: exit code 2, one line that says what to do, nothing written."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

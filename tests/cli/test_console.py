@@ -1,7 +1,5 @@
 """Progress, log lines and signals: what the commands print with."""
 
-from __future__ import annotations
-
 import logging
 import signal
 import sys

@@ -1,7 +1,5 @@
 """``hpgmn convert``: tables in, a graph file or folder out, which the other commands accept."""
 
-from __future__ import annotations
-
 import csv
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """``hpgmn datasets`` as a table, as JSON, and its download."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """``--engine``: what is refused, what is begun, and that Ctrl-C leaves nothing behind."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import os
@@ -234,7 +232,6 @@ def test_no_process_is_left_behind(texas, tmp_path, number):
         start_new_session=True,
     )
     try:
-        assert process.stderr is not None
         lines = []
         for line in process.stderr:
             lines.append(line)

@@ -1,7 +1,5 @@
 """``hpgmn evaluate``: which nodes are scored, and with what."""
 
-from __future__ import annotations
-
 import csv
 import json
 from collections.abc import Callable

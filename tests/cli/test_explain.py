@@ -1,7 +1,5 @@
 """``hpgmn explain`` on a finished run and on other graphs."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

@@ -1,14 +1,8 @@
 """The laboratory's commands: forwarded where it is installed, an install line where it is not."""
 
-from __future__ import annotations
-
 import sys
-from typing import TYPE_CHECKING
 
 import pytest
-
-if TYPE_CHECKING:
-    pass
 
 
 def test_bench_is_forwarded(hpgmn):

@@ -1,7 +1,5 @@
 """``main``: exit codes, help that answers at once, and the commands one after the other."""
 
-from __future__ import annotations
-
 import json
 import os
 import resource

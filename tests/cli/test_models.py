@@ -1,7 +1,5 @@
 """``hpgmn models`` as a table and as JSON."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """Tomorrow's nodes through ``hpgmn predict``: whole graphs, and tables of what is new."""
 
-from __future__ import annotations
-
 import csv
 import os
 import resource

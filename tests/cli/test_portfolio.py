@@ -1,7 +1,5 @@
 """``hpgmn train`` on a graph nobody has seen: what is tried, told, written and not done twice."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from contextlib import contextmanager

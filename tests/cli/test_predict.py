@@ -1,7 +1,5 @@
 """``hpgmn predict``: tables of classes and probabilities."""
 
-from __future__ import annotations
-
 import csv
 import json
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """``hpgmn report`` on finished runs."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable
 from pathlib import Path

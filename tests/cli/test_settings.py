@@ -1,7 +1,5 @@
 """``hpgmn settings`` as a table and as JSON."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from typing import Any
@@ -9,8 +7,7 @@ from typing import Any
 import pytest
 
 from hpgmn.base.settings import describe_settings, make_settings, settings_dict
-from hpgmn.models import MODELS
-from hpgmn.models.shipped import settings_for
+from hpgmn.models import MODELS, settings_for
 
 Command = Callable[..., Any]
 

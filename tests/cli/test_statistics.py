@@ -1,7 +1,5 @@
 """``hpgmn statistics``: arrays of the local statistics."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,10 +8,10 @@ import numpy as np
 import pytest
 
 from hpgmn.base.settings import make_settings
-from hpgmn.classifier import estimate_labels
 from hpgmn.graph import Graph
 from hpgmn.graph.files import write_graph
 from hpgmn.models.hpgmn import HPGMNSettings
+from hpgmn.training.trainer import estimate_labels
 
 Command = Callable[..., Any]
 Tiny = Callable[..., list[str]]

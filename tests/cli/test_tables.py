@@ -1,7 +1,5 @@
 """Own tables, as a user brings them: audit, train, predict and evaluate take a folder."""
 
-from __future__ import annotations
-
 import csv
 import json
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """``hpgmn train`` and ``hpgmn demo``: what a run folder holds, configs, resuming, overwriting."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

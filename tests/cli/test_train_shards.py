@@ -1,7 +1,5 @@
 """The command train-shards in one process: what it writes, continues and refuses."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import subprocess

@@ -1,7 +1,5 @@
 """The command ``tune`` as a user types it: search, go on, look, train with what was found."""
 
-from __future__ import annotations
-
 import json
 import shlex
 import sqlite3

@@ -3,8 +3,6 @@
 PYTHONPATH=src python -m pytest --noconftest tests/cuda
 """
 
-from __future__ import annotations
-
 import logging
 from dataclasses import fields
 from typing import Any

@@ -3,8 +3,6 @@
 PYTHONPATH=src python -m pytest --noconftest tests/cuda/test_same_bits.py
 """
 
-from __future__ import annotations
-
 import os
 from dataclasses import fields
 from typing import Any

@@ -1,7 +1,5 @@
 """The documentation site: builds without a warning, and what its pages say to type is true."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import os

@@ -1,7 +1,5 @@
 """Tasks on this machine: in this process, and in processes that are lost, stopped or left alone."""
 
-from __future__ import annotations
-
 import logging
 import multiprocessing
 import os
@@ -316,7 +314,6 @@ def test_processes_end_when_the_first_is_killed(tasks, tmp_path):
     process = subprocess.Popen(
         [sys.executable, tmp_path / "alone.py"], stdout=subprocess.PIPE, text=True
     )
-    assert process.stdout is not None
     numbers = [int(process.stdout.readline()) for _ in range(2)]
     process.kill()
     process.communicate()  # ends when no worker holds its output open any more

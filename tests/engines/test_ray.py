@@ -1,7 +1,5 @@
 """Tasks on a Ray cluster: values, messages, lost machines, and the end of everything."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import signal

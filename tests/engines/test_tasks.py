@@ -1,7 +1,5 @@
 """What every engine has in common."""
 
-from __future__ import annotations
-
 import time
 
 from hpgmn.base.errors import HPGMNError

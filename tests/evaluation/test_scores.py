@@ -1,7 +1,5 @@
 """Scores over runs and classes against NumPy and scikit-learn."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """Every example runs as its first lines say, and prints numbers that make sense."""
 
-from __future__ import annotations
-
 import ast
 import csv
 import json

@@ -1,7 +1,5 @@
 """Small trained models to take apart."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 

@@ -1,7 +1,5 @@
 """Shapley values against their definition; patterns against loops over nodes."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Explanations as text, HTML and plain values."""
 
-from __future__ import annotations
-
 import json
 import re
 from dataclasses import FrozenInstanceError, replace

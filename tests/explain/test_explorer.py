@@ -1,7 +1,5 @@
 """The data behind the node explorer: the numbers of ``explain_node`` for many nodes, and limits."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 

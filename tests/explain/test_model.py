@@ -1,7 +1,5 @@
 """Explaining a whole model: shares, memory, map, and nodes to label next."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Callable

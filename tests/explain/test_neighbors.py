@@ -1,7 +1,5 @@
 """What neighbours add, against models asked again on graphs without the edges."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

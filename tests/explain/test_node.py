@@ -1,7 +1,5 @@
 """Explaining one node: ids, values that agree with their parts, models of every kind."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """A node's statistics without neighbours equal those of a graph that never had the edges."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

@@ -1,7 +1,5 @@
 """A model taken apart answers what the whole one answers."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from copy import copy
 
@@ -12,7 +10,7 @@ import torch
 from hpgmn.base.errors import HPGMNError
 from hpgmn.explain.replicas import mean_probabilities, memory_head, open_replicas
 from hpgmn.graph import Array, Graph
-from hpgmn.models.label_estimator import estimator_logits
+from hpgmn.models.hpgmn import estimator_logits
 from hpgmn.training.saved import SavedModel
 
 Fit = Callable[..., SavedModel]

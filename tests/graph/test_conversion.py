@@ -1,7 +1,5 @@
 """The methods of a graph that speak with other libraries do what the functions do."""
 
-from __future__ import annotations
-
 import warnings
 from typing import Any
 

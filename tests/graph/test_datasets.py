@@ -1,7 +1,5 @@
 """Known datasets and protocols, and loading: by name, from a file, and every mistake in it."""
 
-from __future__ import annotations
-
 import json
 import logging
 import subprocess

@@ -1,7 +1,5 @@
 """Downloads: the child process, its conversion of PyG's objects, https only, and errors."""
 
-from __future__ import annotations
-
 import asyncio
 import errno
 import inspect

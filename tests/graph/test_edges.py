@@ -1,7 +1,5 @@
 """Sorted edges against Python's own sorting, and their adjacency against loops."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import scipy.sparse as sp

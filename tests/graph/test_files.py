@@ -1,7 +1,5 @@
 """Graph files: an exact round trip, and one sentence for every way a file can be wrong."""
 
-from __future__ import annotations
-
 import logging
 import os
 import zipfile

@@ -1,7 +1,5 @@
 """Measures of homophily against loops, known properties, and published values of real graphs."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 

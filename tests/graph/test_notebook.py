@@ -1,7 +1,5 @@
 """What notebooks show: the right numbers, and no markup from data."""
 
-from __future__ import annotations
-
 from html.parser import HTMLParser
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The built-in graph: what was planted is there, and its best accuracy is the oracle's."""
 
-from __future__ import annotations
-
 import hashlib
 
 import numpy as np

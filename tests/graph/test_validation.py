@@ -1,7 +1,5 @@
 """Input becomes arrays of the right kind, or one sentence says why not."""
 
-from __future__ import annotations
-
 import networkx
 import numpy as np
 import pytest

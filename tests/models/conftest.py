@@ -1,7 +1,5 @@
 """What the tests of the baselines share: a graph in general position, and a model ready to run."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -1,7 +1,5 @@
 """A user's own model: found by name, its keywords are settings, its replicas are its own."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections.abc import Callable

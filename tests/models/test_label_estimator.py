@@ -1,7 +1,5 @@
 """Pseudo labels show train labels and guesses, nothing else; the estimator learns."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 
@@ -12,8 +10,8 @@ import torch
 
 from hpgmn.graph import Graph
 from hpgmn.models import MODELS
-from hpgmn.models.hpgmn import HPGMNSettings
-from hpgmn.models.label_estimator import (
+from hpgmn.models.hpgmn import (
+    HPGMNSettings,
     class_shares,
     estimated_labels,
     estimator_logits,

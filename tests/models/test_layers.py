@@ -1,7 +1,5 @@
 """Layers of replicas against one plain torch layer per replica."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

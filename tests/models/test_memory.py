@@ -1,7 +1,5 @@
 """Memory, penalties and classifier against plain torch, NumPy and numbers worked out by hand."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 

@@ -1,7 +1,5 @@
 """HP-GMN on a GCN and an APPNP: encoders against PyTorch Geometric, and how they are trained."""
 
-from __future__ import annotations
-
 import warnings
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Every model of the registry learns, does not leak, and takes every kind of graph."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from dataclasses import fields

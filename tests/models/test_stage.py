@@ -1,7 +1,5 @@
 """A task shows training the labels it may see, and no others."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

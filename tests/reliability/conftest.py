@@ -1,7 +1,5 @@
 """Commands that are killed, share a folder or find no room; cases by the thousand (fuzzing)."""
 
-from __future__ import annotations
-
 import json
 import os
 import random
@@ -183,8 +181,6 @@ class Commands:
 
     def together(self, jobs):
         """Run several commands at the same time."""
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
         self.process.stdin.write(json.dumps(list(jobs)) + "\n")
         self.process.stdin.flush()
         return [
@@ -210,10 +206,8 @@ def commands(tmp_path_factory):
     environment = os.environ | {"PYTHONPATH": SOURCES, "OMP_NUM_THREADS": "1"}
     pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     with subprocess.Popen(program, env=environment, text=True, **pipes) as process:
-        assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
         yield Commands(process, tmp_path_factory.mktemp("answers"))
-        assert process.stdin is not None
         process.stdin.close()
 
 

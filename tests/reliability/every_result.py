@@ -3,8 +3,6 @@
 ``python every_result.py FOLDER SEED [GRAPH.npz …]``; a line ``"name": "digest"`` for each result.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 import json

@@ -4,8 +4,6 @@
 and at the end, as JSON.
 """
 
-from __future__ import annotations
-
 import gc
 import json
 import os

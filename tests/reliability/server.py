@@ -7,8 +7,6 @@ finds the disk full from that touch on. With some room, it is only then that a f
 beyond so many bytes has it killed, in the middle of the write, or has that write fail.
 """
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import errno

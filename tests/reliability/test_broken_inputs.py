@@ -5,8 +5,6 @@ Every case is a name, what makes the input, and a part of the sentence that only
 
 # ruff: noqa: E501 (a line for each case)
 
-from __future__ import annotations
-
 import io
 import zipfile
 from collections.abc import Callable

@@ -2,8 +2,6 @@
 
 # ruff: noqa: E501 (a line for each case)
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Callable

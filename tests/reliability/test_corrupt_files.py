@@ -1,7 +1,5 @@
 """Bytes that change or are missing are told, or the file is made anew; no other number is read."""
 
-from __future__ import annotations
-
 import random
 import shutil
 from collections.abc import Callable

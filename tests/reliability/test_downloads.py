@@ -1,7 +1,5 @@
 """A download leaves the unpickling to another process, and believes only what it can check."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -3,18 +3,13 @@
 The browser is told to ignore the page's own policy, so that escaping alone is tested.
 """
 
-from __future__ import annotations
-
 import csv
 import io
 import json
 import shutil
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
-
-if TYPE_CHECKING:
-    pass
 
 SCRIPT = "<script>window.hacked=1</script>"
 IMAGE = '"><img src=x onerror=window.hacked=1>'
@@ -121,7 +116,7 @@ def test_a_log_holds_no_codes(hostile):
 
 
 def test_text_that_is_no_name_is_shown_as_it_is():
-    from hpgmn.base.text import without_controls
+    from hpgmn.base.errors import without_controls
 
     fine = "Zoë & 'co' 学生 – ± \u200d 🙂\n\tx"
     assert without_controls(fine) == fine

@@ -1,7 +1,5 @@
 """No room, no permission, no such folder: one sentence, and what was there before stays."""
 
-from __future__ import annotations
-
 import errno
 import os
 import random

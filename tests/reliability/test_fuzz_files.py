@@ -1,11 +1,9 @@
 """Whatever a file holds: the graph in it, or a sentence. Files are damaged by bytes and whole."""
 
-from __future__ import annotations
-
 import io
 import shutil
 import warnings
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import networkx as nx
 import numpy as np
@@ -14,9 +12,6 @@ import pyarrow.parquet as pq
 import pytest
 import scipy.sparse as sp
 from hypothesis import strategies as st
-
-if TYPE_CHECKING:
-    pass
 
 pytestmark = pytest.mark.soak
 

@@ -1,19 +1,14 @@
 """Whatever is given to ``Graph`` and its makers: a right graph, or a sentence."""
 
-from __future__ import annotations
-
 import datetime
 import warnings
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
 import scipy.sparse as sp
 import torch
 from hypothesis import strategies as st
-
-if TYPE_CHECKING:
-    pass
 
 pytestmark = pytest.mark.soak
 

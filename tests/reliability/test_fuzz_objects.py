@@ -1,11 +1,9 @@
 """Whatever tables, networks and objects of PyTorch Geometric hold: a right graph, or a sentence."""
 
-from __future__ import annotations
-
 import datetime
 import decimal
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import networkx as nx
 import numpy as np
@@ -14,9 +12,6 @@ import pyarrow as pa
 import pytest
 import torch
 from hypothesis import strategies as st
-
-if TYPE_CHECKING:
-    pass
 
 pytestmark = pytest.mark.soak
 

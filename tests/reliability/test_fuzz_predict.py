@@ -1,7 +1,5 @@
 """New nodes for a trained model, whatever their tables hold: finite chances, or a sentence."""
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING, Any
 
 import numpy as np

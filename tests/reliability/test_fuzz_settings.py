@@ -1,18 +1,13 @@
 """Whatever settings, configs and hyperparameters say: checked values, or a sentence."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
 import yaml
 from hypothesis import strategies as st
-
-if TYPE_CHECKING:
-    pass
 
 pytestmark = pytest.mark.soak
 
@@ -281,8 +276,7 @@ def test_any_config_file(fuzz, tmp_path):
     from hpgmn.base.errors import HPGMNError
     from hpgmn.base.settings import make_settings
     from hpgmn.graph.datasets import check_column_options
-    from hpgmn.models import find_model
-    from hpgmn.models.shipped import read_config
+    from hpgmn.models import find_model, read_config
     from hpgmn.runs.spec import RunSpec
     from hpgmn.tables.columns import Columns
 

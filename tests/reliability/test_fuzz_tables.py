@@ -1,9 +1,7 @@
 """Right tables, in whatever form they come, are never refused and mean what their rows say."""
 
-from __future__ import annotations
-
 import statistics
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -11,9 +9,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import strategies as st
-
-if TYPE_CHECKING:
-    pass
 
 pytestmark = pytest.mark.soak
 

@@ -10,8 +10,6 @@ processor adds in another order. Losses have a part in a hundred thousand, becau
 steps divide gradients by their own size.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 import json

@@ -1,7 +1,5 @@
 """A killed computation leaves no entry that is read as good; the next call has the same bits."""
 
-from __future__ import annotations
-
 import shutil
 
 import numpy as np

@@ -1,7 +1,5 @@
 """A conversion that is killed leaves the old graph, the new one, or none: never half of one."""
 
-from __future__ import annotations
-
 import itertools
 import os
 import shutil

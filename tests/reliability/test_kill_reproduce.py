@@ -1,7 +1,5 @@
 """A reproduction that is killed again and again ends with the records of an undisturbed one."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

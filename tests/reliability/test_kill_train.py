@@ -1,7 +1,5 @@
 """A run that is killed or interrupted again and again ends with the bits of an undisturbed one."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import signal

@@ -1,7 +1,5 @@
 """A search that is killed again and again, or loses a worker, ends with the same trials."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

@@ -1,7 +1,5 @@
 """Links that lead out of a folder: nothing is written or removed through them."""
 
-from __future__ import annotations
-
 import shutil
 
 import pytest

@@ -1,7 +1,5 @@
 """Many at once and many in a row: predictions, trainings and trials."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

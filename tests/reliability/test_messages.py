@@ -1,7 +1,5 @@
 """Every message for users says what to do next, those that no test has provoked included."""
 
-from __future__ import annotations
-
 import ast
 from pathlib import Path
 

@@ -6,8 +6,6 @@ on. Not watched are engines with several workers (``--workers``, Ray, torchrun):
 from one of our own processes to another as pickles, never read from a file.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

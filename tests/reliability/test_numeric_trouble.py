@@ -1,7 +1,5 @@
 """Numbers that run away in training: the step, the statistic and the setting, never a NaN."""
 
-from __future__ import annotations
-
 import logging
 import os
 import re

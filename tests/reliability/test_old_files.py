@@ -1,7 +1,5 @@
 """Old files are read, files from the future say that they are: every kind of file that we write."""
 
-from __future__ import annotations
-
 import csv
 import hashlib
 import json

@@ -1,7 +1,5 @@
 """``config.yaml`` of a run folder is enough to get the run again, bit for bit."""
 
-from __future__ import annotations
-
 import csv
 import json
 import textwrap

@@ -4,8 +4,6 @@ All of them are read by a process of its own, which may take a quarter of a GiB 
 needs to start. A trap in a file would leave a file behind.
 """
 
-from __future__ import annotations
-
 import io
 import json
 import os

@@ -1,7 +1,5 @@
 """Same seed, same machine, same number of threads: the same bits, whatever else differs."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

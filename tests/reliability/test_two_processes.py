@@ -1,7 +1,5 @@
 """Two processes that want the same place: one waits or is refused, and nothing is mixed."""
 
-from __future__ import annotations
-
 import json
 import sqlite3
 from contextlib import closing

@@ -1,7 +1,5 @@
 """Made-up data of a run, as ``hpgmn train`` records it."""
 
-from __future__ import annotations
-
 import html
 import re
 from collections.abc import Callable

@@ -1,18 +1,13 @@
 """The report in a real browser, offline: looking nodes up, by mouse, keyboard and address."""
 
-from __future__ import annotations
-
 import csv
 import json
 import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
-
-if TYPE_CHECKING:
-    pass
 
 pytestmark = pytest.mark.browser
 

@@ -1,7 +1,5 @@
 """The sections about graph, probabilities, model and nodes against their data."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import html

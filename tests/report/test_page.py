@@ -1,7 +1,5 @@
 """The page against the data it is made from."""
 
-from __future__ import annotations
-
 import html
 import re
 import statistics

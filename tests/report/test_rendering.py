@@ -1,7 +1,5 @@
 """The frame of a page, its parts and number formats."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

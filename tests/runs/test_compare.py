@@ -1,7 +1,5 @@
 """Several runs on one graph: the reference, the differences, what the file holds."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

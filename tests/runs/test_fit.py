@@ -1,7 +1,5 @@
 """One run: its specification, and what may influence it."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from dataclasses import replace
@@ -14,9 +12,9 @@ import pytest
 import torch
 import yaml
 
-from hpgmn.base.calibration import fit_temperature
 from hpgmn.base.errors import HPGMNError
 from hpgmn.base.files import with_checksum
+from hpgmn.base.metrics import fit_temperature
 from hpgmn.base.settings import read_yaml, settings_dict
 from hpgmn.graph import Graph, Split
 from hpgmn.models.hpgmn import HPGMNSettings

@@ -1,7 +1,5 @@
 """The folder of a run: made, continued, replaced, and never another's."""
 
-from __future__ import annotations
-
 import errno
 import logging
 import os

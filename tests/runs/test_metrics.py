@@ -1,7 +1,5 @@
 """What metrics.json says of a training, against numbers worked out by hand."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Callbacks of a training, and what an interrupted one reports."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

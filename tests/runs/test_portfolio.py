@@ -1,7 +1,5 @@
 """The portfolio: what is tried, who wins, and what may not matter."""
 
-from __future__ import annotations
-
 import json
 import logging
 import time

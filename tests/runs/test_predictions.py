@@ -1,7 +1,5 @@
 """The rows of predictions.parquet, value by value."""
 
-from __future__ import annotations
-
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq

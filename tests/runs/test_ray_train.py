@@ -1,7 +1,5 @@
 """Ray Train starts the same training, and restarts it when a worker is killed."""
 
-from __future__ import annotations
-
 import importlib
 import os
 import time

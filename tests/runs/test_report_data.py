@@ -1,7 +1,5 @@
 """Report data from run folders, whole and damaged, and from memory."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections import Counter

@@ -1,7 +1,5 @@
 """A run as an object: opened from a folder, it predicts, evaluates and explains."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

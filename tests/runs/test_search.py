@@ -1,7 +1,5 @@
 """The random search: seeded, complete in its records, blind to test labels."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The picture of a search: which panels it has, and what is drawn in them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from hpgmn.runs import sensitivity

@@ -1,7 +1,5 @@
 """A run on row shards: the files of a run, one process's accuracy, and a rank that is killed."""
 
-from __future__ import annotations
-
 import json
 import signal
 import subprocess
@@ -16,8 +14,8 @@ import torch
 from tests.conftest import environment
 
 import hpgmn as package
-from hpgmn.base.calibration import calibrated_probabilities
 from hpgmn.base.errors import HPGMNError, SettingError
+from hpgmn.base.metrics import calibrated_probabilities
 from hpgmn.base.settings import read_yaml
 from hpgmn.cli import main
 from hpgmn.runs import shard_run as module

@@ -1,7 +1,5 @@
 """Search spaces: known models and graphs, allowed values; settings from the literature."""
 
-from __future__ import annotations
-
 import pytest
 
 from hpgmn.base.settings import make_settings, settings_dict

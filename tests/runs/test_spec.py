@@ -1,7 +1,5 @@
 """The specification of a run, and what it was made with."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

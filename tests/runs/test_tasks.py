@@ -1,7 +1,5 @@
 """Runs as tasks: the files of their folders come back."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import logging

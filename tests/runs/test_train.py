@@ -1,7 +1,5 @@
 """``hpgmn.train``: what is trained, where it is written, and how it is resumed."""
 
-from __future__ import annotations
-
 import json
 from itertools import count
 from typing import Any

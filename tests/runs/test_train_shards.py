@@ -1,7 +1,5 @@
 """A requested training on row shards, from Python: run, refused, finished, resumed."""
 
-from __future__ import annotations
-
 from contextlib import contextmanager
 from typing import Any
 

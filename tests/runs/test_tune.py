@@ -1,11 +1,10 @@
 """The trials of a search as tasks: what they find, and what becomes of those that are lost."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import pytest
 
+import hpgmn
 from hpgmn.base.errors import HPGMNError
 from hpgmn.engines.processes import LocalEngine
 from hpgmn.runs import tune as tuning_tasks
@@ -126,3 +125,20 @@ def test_no_trial_begins_after_the_deadline(small_graph, here_engine):
     study = new_study()
     tune_on(here_engine(), Tuning(study, SPEC, small_graph), 2, deadline=0.0)
     assert states(study) == []
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"trials": 0}, "no study .* to show"),
+        ({"trials": -1}, "0 or more"),
+        ({"trials": 2, "timeout": 0}, "above 0 seconds"),
+        ({"trials": 2, "space": "our"}, "Unknown space"),
+        ({"trials": 2, "splits": 7}, "Unknown split 7"),
+    ],
+)
+def test_a_refused_search_leaves_no_folder(small_graph, tmp_path, monkeypatch, options, message):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(HPGMNError, match=message):
+        hpgmn.tune(small_graph, **options)
+    assert list(tmp_path.iterdir()) == []

@@ -1,7 +1,5 @@
 """What a run records about graph and model for its report."""
 
-from __future__ import annotations
-
 import json
 import logging
 from dataclasses import replace

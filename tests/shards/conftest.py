@@ -1,7 +1,5 @@
 """Graphs with everything that a cut may get wrong, and the rows that shards should have."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 

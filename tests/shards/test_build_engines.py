@@ -1,7 +1,5 @@
 """Shards made by processes and by a Ray cluster of three nodes, one of which is killed."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import threading

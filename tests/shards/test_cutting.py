@@ -1,7 +1,5 @@
 """Edges in ranges against the adjacency of the whole graph, and T against its own."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Rows read by place and written in blocks, against whole arrays."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import scipy.sparse as sp

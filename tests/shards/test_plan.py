@@ -1,7 +1,5 @@
 """Ranges, units and stages, and the forms that shards take."""
 
-from __future__ import annotations
-
 import dataclasses
 from itertools import pairwise
 

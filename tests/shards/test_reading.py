@@ -1,7 +1,5 @@
 """What training reads of shards."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Blocks of rows: they keep to the memory, cover a range, and hold its neighbours."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given

@@ -1,7 +1,5 @@
 """Rounds of the sketch: what they leave, and S·Ω by a dense inverse."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from hpgmn.base.randomness import signs, text_keys

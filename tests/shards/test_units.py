@@ -1,7 +1,5 @@
 """Units of work: their memory on a graph that is larger, their records, a killed process."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """What the tests of statistics share: one comparison of an operator with dense matrices."""
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The cache of statistics: the same bits read as computed, and nothing mistaken for another."""
 
-from __future__ import annotations
-
 import json
 import logging
 import os
@@ -22,8 +20,8 @@ import scipy.sparse as sp
 import torch
 
 import hpgmn
-from hpgmn.base.digests import array_digest
 from hpgmn.base.errors import HPGMNError
+from hpgmn.base.files import array_digest
 from hpgmn.graph import Graph
 from hpgmn.models import MODELS
 from hpgmn.models.hpgmn import HPGMNSettings

@@ -1,7 +1,5 @@
 """Entries on disk: whole or not there, checked to the last byte, first writer wins, bounded."""
 
-from __future__ import annotations
-
 import errno
 import os
 import shutil

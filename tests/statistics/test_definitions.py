@@ -1,7 +1,5 @@
 """Forms of class means, and the keys of every statistic."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import fields, replace
 from typing import Any

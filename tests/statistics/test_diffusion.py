@@ -1,7 +1,5 @@
 """Diffusion against dense solves, matrix exponentials and loops in float64."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

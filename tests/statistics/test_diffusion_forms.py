@@ -1,7 +1,5 @@
 """Forms of diffusion: the rule of auto, the memory of each, errors before any work."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

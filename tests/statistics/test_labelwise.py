@@ -1,7 +1,5 @@
 """Label-wise statistics against loops over nodes and neighbours, and dense products."""
 
-from __future__ import annotations
-
 import math
 from typing import Any, NamedTuple
 

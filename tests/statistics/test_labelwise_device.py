@@ -1,7 +1,5 @@
 """Class means by device operations against those by SciPy, here on a CPU."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import scipy.sparse as sp

@@ -1,7 +1,5 @@
 """Class means by the kernel: against loops over nodes and neighbours, and against SciPy."""
 
-from __future__ import annotations
-
 import math
 import os
 import subprocess

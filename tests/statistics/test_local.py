@@ -1,7 +1,5 @@
 """LocalStatistics: every statistic, scaling and neighbour mode against obvious dense algebra."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from dataclasses import replace

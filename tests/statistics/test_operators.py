@@ -1,7 +1,5 @@
 """The forms of a statistic: products, rows and gradients against explicit dense matrices."""
 
-from __future__ import annotations
-
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The largest entries of S by push, against dense solves and matrix exponentials in float64."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Lengths of rows, ordinary and odd ones."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import scipy.sparse as sp

@@ -1,7 +1,5 @@
 """What statistics are called: directions, means over neighbours, and the mode each is read in."""
 
-from __future__ import annotations
-
 import pytest
 
 from hpgmn.statistics import STATISTICS, averaged_statistic, base_name

@@ -1,7 +1,5 @@
 """The sketch S·Ω against dense products, and Ω as a function of names."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import scipy.sparse as sp

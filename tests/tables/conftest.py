@@ -1,7 +1,5 @@
 """Small tables as files of every kind."""
 
-from __future__ import annotations
-
 import csv
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Columns of every type become the numbers that are worked out by hand here."""
 
-from __future__ import annotations
-
 import json
 import math
 import zlib

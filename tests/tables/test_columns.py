@@ -1,7 +1,5 @@
 """Which column is what: by name, by the user's word, and what is told where neither helps."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Edges to unknown nodes: the remedy depends on the names."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Tables of what is new, added to a graph: the whole is what whole tables would give."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Tables and networks in memory give the graph that the same data in files give."""
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any
 

@@ -1,7 +1,5 @@
 """GraphML files: nodes, edges, defaults and direction; networkx is asked for where it lacks."""
 
-from __future__ import annotations
-
 import math
 import sys
 from xml.sax.saxutils import escape

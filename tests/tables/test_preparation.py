@@ -1,7 +1,5 @@
 """Preparations: fitted once, stored as plain values, applied to later tables."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Tables read in batches against the obvious reading row by row; errors by fact and remedy."""
 
-from __future__ import annotations
-
 import csv
 import json
 import logging

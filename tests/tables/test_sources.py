@@ -1,7 +1,5 @@
 """Files as tables: their content in batches, and errors of files that cannot be read."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

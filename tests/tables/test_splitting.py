@@ -1,7 +1,5 @@
 """Splits by groups and by time, against what the masks must satisfy and counts by hand."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Saved states come back bit for bit; what is damaged or foreign is refused."""
 
-from __future__ import annotations
-
 import copy
 import json
 import math

@@ -1,7 +1,5 @@
 """What can be said of a graph and a split before any work begins."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """What prediction reads of a graph that has grown, against a slow recomputation of it all."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 import numpy as np

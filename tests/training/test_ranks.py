@@ -1,7 +1,5 @@
 """Collective operations of two real processes, and of a process alone."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

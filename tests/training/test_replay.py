@@ -1,7 +1,5 @@
 """Replayed epochs: the same numbers as epochs run one by one. tests/cuda does it on a GPU."""
 
-from __future__ import annotations
-
 import logging
 
 import pytest

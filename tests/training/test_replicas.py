@@ -1,7 +1,5 @@
 """Batches of replicas: grouped by shape, kept within memory, joined in order, resumed."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import math

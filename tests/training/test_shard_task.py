@@ -1,7 +1,5 @@
 """Two ranks have the batches, the loss, the gradient and the training of one."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

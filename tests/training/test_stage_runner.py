@@ -1,7 +1,5 @@
 """Batches of labelled nodes, prefetched rows, and a stage whose rows were gathered before."""
 
-from __future__ import annotations
-
 import threading
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """The best values of a stage against a loop over replicas; Adam against torch."""
 
-from __future__ import annotations
-
 import logging
 
 import pytest

@@ -1,7 +1,5 @@
 """The training loop: replicas do not mix, selection and stopping by rule, resume bit for bit."""
 
-from __future__ import annotations
-
 import copy
 import math
 import os
@@ -40,6 +38,7 @@ from hpgmn.training.checkpoint import read_state, write_state
 from hpgmn.training.stage_runner import LabelledNodes
 from hpgmn.training.trainer import (
     deterministic_algorithms,
+    estimate_labels,
     explain_nonfinite_loss,
     largest,
     logits,
@@ -945,3 +944,33 @@ def test_a_cause_is_a_statistic_or_else_a_setting(value, values, settings, told)
     stage = stage_with(None if value is None else torch.tensor([value]), **values)
     replica = Replica(0, 0, MODELS["mlp"].settings(**settings))
     assert told in explain_nonfinite_loss(stage, replica, NODES)
+
+
+# Pseudo-labels.
+
+
+def test_estimated_labels_are_true_on_train_nodes_alone(small_graph):
+    settings = HPGMNSettings(estimator_hidden=6, estimator_epochs=1)
+    found, shares, _ = estimate_labels(small_graph, settings, split=1)
+    train = small_graph.split(1).train
+    np.testing.assert_array_equal(found[train], small_graph.y[train])
+    y = small_graph.y.copy()
+    y[~train] = (y[~train] + 1) % 3
+    masks = {f"{part}_mask": getattr(small_graph.splits, part) for part in ("train", "val", "test")}
+    other = Graph(small_graph.x, small_graph.edge_index, y, **masks)
+    again = estimate_labels(other, settings, split=1).labels
+    np.testing.assert_array_equal(again, found)  # one epoch: nothing is chosen by val labels
+    np.testing.assert_array_equal(shares.argmax(axis=1), found)
+    np.testing.assert_array_equal(shares[train], np.eye(3)[small_graph.y[train]])
+    np.testing.assert_allclose(shares.sum(axis=1), 1, rtol=1e-6)
+
+
+def test_predictions_below_the_confidence_are_unknown(small_graph):
+    settings = HPGMNSettings(estimator_hidden=6, estimator_epochs=20)
+    labels, shares, _ = estimate_labels(small_graph, settings)
+    sure = float(np.median(shares[~small_graph.split(0).train].max(axis=1)))
+    found, rest, _ = estimate_labels(small_graph, replace(settings, label_confidence=sure))
+    known = shares.max(axis=1) >= sure
+    assert 0 < (~known).sum() < len(known)
+    np.testing.assert_array_equal(found, np.where(known, labels, -1))
+    np.testing.assert_array_equal(rest, np.where(known[:, None], shares, 0))

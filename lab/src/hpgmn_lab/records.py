@@ -14,15 +14,13 @@ from typing import Any
 
 import numpy as np
 
-from hpgmn.base.errors import HPGMNError
+from hpgmn.base.errors import HPGMNError, format_setting
 from hpgmn.base.files import RUN_FORMAT, check_format, verify_run_checksum, write_text
 from hpgmn.base.parsing import parse_json, read_json
 from hpgmn.base.settings import make_settings, settings_dict
-from hpgmn.base.text import format_setting
 from hpgmn.evaluation.scores import Difference, Score, independent_values
 from hpgmn.graph.datasets import DATASETS
-from hpgmn.models import MODELS
-from hpgmn.models.shipped import settings_for
+from hpgmn.models import MODELS, settings_for
 from hpgmn.runs.folder import METRICS_FILE
 from hpgmn.statistics import averaged_statistic
 from hpgmn_lab import paper

@@ -1,7 +1,5 @@
 """Records written by hand, and tasks that run in the process of the test."""
 
-from __future__ import annotations
-
 import importlib
 
 import pytest

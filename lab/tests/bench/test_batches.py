@@ -1,14 +1,12 @@
 """Batches of rows against all at once: equal except for the batch and its learning rate."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
 
 from hpgmn.base.errors import SettingError
 from hpgmn.graph.files import write_graph
-from hpgmn.models.shipped import settings_for
+from hpgmn.models import settings_for
 from hpgmn_lab.bench import batches
 
 SHORT = {"epochs": 3, "estimator_epochs": 2, "hidden_dim": 4}

@@ -1,7 +1,5 @@
 """The cost of bit-identical results: seconds of both sides, and whether results repeat."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import pytest

@@ -1,7 +1,5 @@
 """Forms of diffusion: errors against a matrix inverse, and scores on the same splits."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

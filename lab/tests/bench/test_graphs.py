@@ -1,7 +1,5 @@
 """Generated graphs are written once for their parameters."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Growth: stages that add up, ratios per edge, and bars."""
 
-from __future__ import annotations
-
 import time
 
 import pytest

@@ -1,7 +1,5 @@
 """Options of several values."""
 
-from __future__ import annotations
-
 import pytest
 
 from hpgmn.base.errors import SettingError

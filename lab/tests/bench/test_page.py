@@ -1,7 +1,5 @@
 """The pages: sections for all records, generated parts, and the committed text."""
 
-from __future__ import annotations
-
 import ast
 import re
 from pathlib import Path

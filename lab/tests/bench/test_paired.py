@@ -1,7 +1,5 @@
 """Variants on the same splits: selected on validation, reused, judged by the paired interval."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

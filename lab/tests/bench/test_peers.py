@@ -1,7 +1,5 @@
 """Peers: the same split and trials for all, the race to a score, and bars."""
 
-from __future__ import annotations
-
 import importlib.util
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Pictures: the same bytes for the same record, and what they must show is in them."""
 
-from __future__ import annotations
-
 from hpgmn_lab.bench.pictures import draw
 
 PNG = b"\x89PNG"

@@ -1,7 +1,5 @@
 """Measured processes, the load of others, and the clock of a training."""
 
-from __future__ import annotations
-
 import importlib
 import json
 import os

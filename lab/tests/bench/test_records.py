@@ -1,7 +1,5 @@
 """Records: common fields, files, bars and tables."""
 
-from __future__ import annotations
-
 import datetime
 import json
 from typing import Any

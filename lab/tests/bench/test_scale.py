@@ -1,7 +1,5 @@
 """The arithmetic of the plan, against numbers counted by hand."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

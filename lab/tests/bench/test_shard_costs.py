@@ -1,7 +1,5 @@
 """The engine of sharding: every unit counted once, bytes as they lie on the disk."""
 
-from __future__ import annotations
-
 import os
 
 import numpy as np

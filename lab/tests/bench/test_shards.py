@@ -1,7 +1,5 @@
 """Node ranges: what is trained on, what the record says of rows and ranks."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Trials: selected on validation, test labels read once, cut at the time limit."""
 
-from __future__ import annotations
-
 import time
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Workers: both sides alternate, and the median ratio is judged."""
 
-from __future__ import annotations
-
 import os
 import time
 from contextlib import contextmanager

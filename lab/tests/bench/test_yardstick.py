@@ -1,7 +1,5 @@
 """Tables of the record of lab/benchmarks/compare.py, on numbers chosen by hand."""
 
-from __future__ import annotations
-
 import pytest
 
 from hpgmn_lab.bench.yardstick import factors, tables

@@ -1,7 +1,5 @@
 """The arithmetic of lab/benchmarks/compare.py, and the record and page it leaves."""
 
-from __future__ import annotations
-
 import importlib.util
 from pathlib import Path
 

@@ -1,16 +1,10 @@
 """hpgmn bench as a user types it."""
 
-from __future__ import annotations
-
 import importlib
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
-
-if TYPE_CHECKING:
-    pass
 
 TINY = ["--set", "estimator_epochs=1", "--set", "hidden_dim=8", "--device", "cpu"]
 

@@ -1,7 +1,5 @@
 """``hpgmn reproduce``: end to end, going on, what is missing or fails, and kills at any moment."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import re

@@ -1,7 +1,5 @@
 """A small graph under the names of datasets."""
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 import pytest

@@ -1,7 +1,5 @@
 """Cells and their records."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 

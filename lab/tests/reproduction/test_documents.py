@@ -1,7 +1,5 @@
 """Documents line by line, against scores written down here, and their files."""
 
-from __future__ import annotations
-
 import csv as csv_module
 import io
 import re

@@ -1,7 +1,5 @@
 """Table 1: counts and homophilies against loops over edges, and what explains printed numbers."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Callable

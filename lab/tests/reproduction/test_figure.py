@@ -1,7 +1,5 @@
 """Figure 3: the bars are the means, the whiskers the intervals."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from xml.etree import ElementTree
 

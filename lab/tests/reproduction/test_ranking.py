@@ -1,7 +1,5 @@
 """Orders of models against orders written down by hand."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 
 import pytest

@@ -1,7 +1,5 @@
 """A reproduction whose folder is a URL."""
 
-from __future__ import annotations
-
 import shutil
 
 import pytest

@@ -1,7 +1,5 @@
 """The numbers of a table, worked out again by hand from the records."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 import statistics

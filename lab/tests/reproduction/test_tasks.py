@@ -1,7 +1,5 @@
 """The cells of a reproduction as tasks: records as on one machine, also where one is lost."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import os
@@ -252,7 +250,6 @@ def test_the_lock_of_a_killed_process_is_gone(tmp_path):
         text=True,
     )
     try:
-        assert process.stdout is not None
         assert process.stdout.readline() == "held\n"
         with (
             pytest.raises(HPGMNError, match="Another process is using"),

@@ -1,7 +1,5 @@
 """One cell: what its record holds, which work is done again after which change, what goes on."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The comparison: every cell beside its printed number, short ones explained."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from hpgmn.base.errors import HPGMNError
-from hpgmn.models.shipped import settings_for
+from hpgmn.models import settings_for
 from hpgmn_lab.reproduction.cells import collect_cells, write_cell
 from hpgmn_lab.reproduction.plan import shipped
 from hpgmn_lab.results.page import main, page

@@ -1,7 +1,5 @@
 """Settings of the portfolio compared with tuned ones and simple models."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -9,8 +9,7 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from hpgmn.base.errors import HPGMNError
-from hpgmn.base.text import mean_and_deviation
+from hpgmn.base.errors import HPGMNError, mean_and_deviation
 from hpgmn.cli.console import monitored, out, say
 
 

@@ -55,8 +55,8 @@ def shard(
     """
     from hpgmn.base.settings import make_settings, parse_assignments
     from hpgmn.graph.datasets import DATASETS
+    from hpgmn.models import settings_for
     from hpgmn.models.hpgmn import HPGMNSettings
-    from hpgmn.models.shipped import settings_for
     from hpgmn.shards import shard as cut
 
     check_engine(engine, address, workers)
@@ -154,8 +154,8 @@ class _Labels:
 def _labels(labels: str, source: Any, settings: Any, split: int) -> _Labels:
     import numpy as np
 
-    from hpgmn.classifier import estimate_labels
     from hpgmn.graph.files import read_graph
+    from hpgmn.training.trainer import estimate_labels
 
     if labels not in ("estimated", "train"):
         values = _read_labels(labels, source, split)

@@ -33,11 +33,11 @@ def statistics(
     import torch
 
     from hpgmn.base.settings import make_settings, parse_assignments
-    from hpgmn.classifier import estimate_labels
     from hpgmn.graph.datasets import DATASETS, load
+    from hpgmn.models import read_config, settings_for
     from hpgmn.models.hpgmn import HPGMNSettings
-    from hpgmn.models.shipped import read_config, settings_for
     from hpgmn.statistics import LocalStatistics, StatisticsSettings, statistic_names
+    from hpgmn.training.trainer import estimate_labels
 
     if labels not in ("true", "estimated"):
         raise SettingError.unknown("value for --labels:", labels, ("true", "estimated"))

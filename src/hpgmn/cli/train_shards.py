@@ -75,7 +75,7 @@ def train_shards(
     torchrun --standalone --nproc-per-node 2 -m hpgmn train-shards SHARDS --out RUN --resume
     """
     from hpgmn.base.settings import parse_assignments
-    from hpgmn.models.shipped import read_config
+    from hpgmn.models import read_config
     from hpgmn.runs.folder import LOG_FILE, log_file, record_log
     from hpgmn.runs.monitor import Monitor, interruptible
     from hpgmn.runs.report_data import write_report

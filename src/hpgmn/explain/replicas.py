@@ -11,13 +11,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from hpgmn.base.calibration import mean_logits
 from hpgmn.base.errors import HPGMNError, Remedy
+from hpgmn.base.metrics import mean_logits
 from hpgmn.graph import Array, Graph
-from hpgmn.models.hpgmn import HPGMN, stage_on_labels
-from hpgmn.models.label_estimator import labels_for_statistics
+from hpgmn.models.hpgmn import HPGMN, labels_for_statistics, stage_on_labels
 from hpgmn.models.memory import MemoryHead
-from hpgmn.models.propagated import PropagatedHPGMN
 from hpgmn.models.stage import ModelEntry, Parameters, TrainingStage, TrainingTask, load_parameters
 from hpgmn.statistics import base_name
 from hpgmn.statistics.settings import mode_of
@@ -166,9 +164,8 @@ def _open(on_graph: ModelOnGraph, index: int, temperature: float) -> ReplicaView
 
 def memory_head(model: nn.Module) -> MemoryHead | None:
     """Return the memory and classifier of a model, None if it has none."""
-    if isinstance(model, HPGMN | PropagatedHPGMN):
-        return model.head
-    return None
+    head = getattr(model, "head", None)
+    return head if isinstance(head, MemoryHead) else None
 
 
 def _run(stage: TrainingStage, task: TrainingTask) -> tuple[Tensor, Tensor | None]:

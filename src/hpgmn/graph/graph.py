@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, Unpack, overload
 import numpy as np
 import scipy.sparse as sp
 
-from hpgmn.base.errors import GraphError
-from hpgmn.base.text import count_noun
+from hpgmn.base.errors import GraphError, count_noun
+from hpgmn.base.files import digest
 from hpgmn.graph import validation
 from hpgmn.graph.edges import Array as Array
 from hpgmn.graph.edges import SortedEdges, sorted_csr
@@ -349,7 +349,7 @@ class Graph:
     @cached_property
     def fingerprint(self) -> str:
         """A hash of attributes, edges and node ids."""
-        digest = hashlib.sha256()
+        result = hashlib.sha256()
         x: Any = self.x
         parts: list[Array] = [np.asarray([self.directed])]
         if sp.issparse(x):
@@ -360,13 +360,13 @@ class Graph:
             parts.append(self.edge_weight)
         if self.node_ids is not None:
             parts.append(self.node_ids)
-        digest.update(f"{np.dtype(np.int64)}{(2, self.num_listed_edges)}".encode())
+        result.update(f"{np.dtype(np.int64)}{(2, self.num_listed_edges)}".encode())
         for ends in [self.edge_index] if self._sorted is None else self._sorted.listed():
-            digest.update(ends.data)
+            result.update(ends.data)
         for part in parts:
-            digest.update(f"{part.dtype}{part.shape}".encode())
-            digest.update(np.ascontiguousarray(part).data)
-        return digest.hexdigest()
+            result.update(f"{part.dtype}{part.shape}".encode())
+            result.update(np.ascontiguousarray(part).data)
+        return result.hexdigest()
 
     def __repr__(self) -> str:
         sizes = (
@@ -447,3 +447,32 @@ def random_splits(
             "Label more nodes or change the fractions",
         )
     return Splits(*masks, is_random=True)
+
+
+def graph_content(graph: Graph, splits: Sequence[int]) -> str:
+    """Return a digest of all that a run reads: attributes, edges, labels, classes, splits."""
+    labels = np.ascontiguousarray(graph.y, np.int64).data
+    masks = [
+        np.packbits(mask).data
+        for split in map(graph.split, splits)
+        for mask in (split.train, split.val, split.test)
+    ]
+    return digest(graph.fingerprint, "\0".join(graph.class_names), labels, *masks)
+
+
+def search_content(graph: Graph, splits: Sequence[int]) -> str:
+    """Return a digest of all that a search reads: no test label is part of it."""
+    labels = [
+        np.where(mask, graph.y, -1).tobytes()
+        for split in map(graph.split, splits)
+        for mask in (split.train, split.val)
+    ]
+    return digest(graph.fingerprint, *labels)
+
+
+def shard_content(graph: Graph) -> str:
+    """Return a digest of all that shards take from a graph in memory."""
+    splits = graph.splits
+    masks = () if splits is None else (splits.train, splits.val, splits.test)
+    contents = [np.ascontiguousarray(mask).tobytes() for mask in masks]
+    return digest(graph.fingerprint, graph.y.tobytes(), *contents)

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hpgmn.base.errors import HPGMNError, SettingError
-from hpgmn.base.files import is_draft, remove_stale_drafts, write_text
-from hpgmn.base.locking import LOCK_FILE, lock_folder
+from hpgmn.base.files import LOCK_FILE, is_draft, lock_folder, remove_stale_drafts, write_text
 from hpgmn.base.settings import settings_names
 from hpgmn.evaluation.scores import Difference, paired_difference
 from hpgmn.graph import Graph

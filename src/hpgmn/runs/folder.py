@@ -13,7 +13,7 @@ from typing import Any
 
 import yaml
 
-from hpgmn.base.errors import HPGMNError, Remedy, SettingError
+from hpgmn.base.errors import HPGMNError, Remedy, SettingError, without_controls
 from hpgmn.base.files import (
     DRAFT_SUFFIX,
     RUN_FORMAT,
@@ -25,7 +25,6 @@ from hpgmn.base.files import (
     write_text,
 )
 from hpgmn.base.settings import read_yaml
-from hpgmn.base.text import without_controls
 from hpgmn.runs.metrics import read_metrics, write_metrics
 from hpgmn.runs.spec import RunSpec, changes
 from hpgmn.training.saved import MODEL_FILE
@@ -215,7 +214,7 @@ def _refuse_links(folder: Path) -> None:
 
 def _is_empty(folder: Path) -> bool:
     """Whether a folder holds nothing but what is written before the config."""
-    from hpgmn.base.locking import LOCK_FILE
+    from hpgmn.base.files import LOCK_FILE
 
     early = (PORTFOLIO_FILE, LOCK_FILE)
     return folder.is_dir() and all(

@@ -15,9 +15,9 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from torch import Tensor
 
-from hpgmn.base.calibration import calibrated_probabilities
 from hpgmn.base.errors import HPGMNError, Remedy
 from hpgmn.base.files import atomic_write, verify_run_checksum, write_text
+from hpgmn.base.metrics import calibrated_probabilities
 from hpgmn.base.parsing import read_json
 from hpgmn.graph import Array, Graph, Split
 from hpgmn.models.stage import Replica

@@ -17,14 +17,18 @@ import pyarrow.parquet as pq
 import torch
 from torch import Tensor
 
-from hpgmn.base.calibration import calibrated_probabilities, fit_temperatures, mean_logits
 from hpgmn.base.errors import HPGMNError, Remedy, SettingError
 from hpgmn.base.files import atomic_write
-from hpgmn.base.metrics import require_metric
+from hpgmn.base.metrics import (
+    calibrated_probabilities,
+    fit_temperatures,
+    mean_logits,
+    require_metric,
+)
 from hpgmn.base.settings import make_settings, settings_dict
 from hpgmn.graph import Array, Split
 from hpgmn.models import find_model
-from hpgmn.models.label_estimator import EstimatorSettings
+from hpgmn.models.hpgmn import EstimatorSettings
 from hpgmn.models.stage import Parameters, Replica, TrainingStage
 from hpgmn.runs.folder import HISTORY_FILE, PREDICTIONS_FILE, STATE_FOLDER, finish, note_made_with
 from hpgmn.runs.metrics import Result, run_metrics

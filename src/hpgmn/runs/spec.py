@@ -11,8 +11,8 @@ import numpy as np
 import scipy
 import torch
 
-from hpgmn.base.digests import graph_content, json_digest
 from hpgmn.base.errors import HPGMNError, Remedy, SettingError
+from hpgmn.base.files import json_digest
 from hpgmn.base.machine import hardware
 from hpgmn.base.metrics import require_metric
 from hpgmn.base.settings import make_settings, settings_dict
@@ -20,8 +20,8 @@ from hpgmn.base.version import __version__
 from hpgmn.engines import Engine
 from hpgmn.graph import Graph, Split
 from hpgmn.graph.datasets import DATASETS
-from hpgmn.models import find_model
-from hpgmn.models.shipped import entry_mismatch, settings_for
+from hpgmn.graph.graph import graph_content
+from hpgmn.models import entry_mismatch, find_model, settings_for
 from hpgmn.training.checks import (
     check_split,
     graph_warnings,

@@ -11,11 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hpgmn.base.errors import HPGMNError, Remedy, SettingError
-from hpgmn.base.locking import lock_folder
+from hpgmn.base.files import lock_folder
 from hpgmn.graph import Graph, Split
 from hpgmn.graph.datasets import DATASETS, check_column_options, load
-from hpgmn.models import find_model, is_custom
-from hpgmn.models.shipped import has_settings_for, read_config
+from hpgmn.models import find_model, has_settings_for, is_custom, read_config
 from hpgmn.runs.fit import FittedRun, fit_run
 from hpgmn.runs.folder import (
     LOG_FILE,

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hpgmn.base.locking import lock_folder
+from hpgmn.base.files import lock_folder
 from hpgmn.base.parsing import parse_json
 from hpgmn.graph.datasets import DATASETS
 from hpgmn.runs.folder import finished_run, prepare_folder

@@ -201,9 +201,7 @@ def _check_numbers(trials: int, timeout: float | None) -> None:
 
 
 def _default_study(source: str, model: str | None) -> Path:
-    path = Path("runs") / f"{Path(source).stem}-{(model or 'hpgmn').replace(':', '-')}-tuning.db"
-    path.parent.mkdir(exist_ok=True)
-    return path
+    return Path("runs") / f"{Path(source).stem}-{(model or 'hpgmn').replace(':', '-')}-tuning.db"
 
 
 def make_tune_spec(

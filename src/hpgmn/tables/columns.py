@@ -9,8 +9,7 @@ from typing import Any, TypedDict
 
 import pyarrow as pa
 
-from hpgmn.base.errors import GraphError, Remedy, SettingError, nearest
-from hpgmn.base.text import count_noun
+from hpgmn.base.errors import GraphError, Remedy, SettingError, count_noun, nearest
 from hpgmn.tables.preparation import Preparation
 from hpgmn.tables.sources import EDGE_LISTS, TABLES, Table, is_numeric, not_numeric, open_table
 from hpgmn.tables.splitting import SPLIT_BY

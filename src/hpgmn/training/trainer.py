@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from threading import Event
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -23,6 +23,9 @@ from hpgmn.base.errors import HPGMNError
 from hpgmn.base.metrics import Metric
 from hpgmn.base.metrics import metric as metric_of
 from hpgmn.base.randomness import Noise
+from hpgmn.graph import Array, Graph
+from hpgmn.models import find_model
+from hpgmn.models.hpgmn import HPGMNSettings, class_shares, estimator_logits, pseudo_labels
 from hpgmn.models.layers import initialise
 from hpgmn.models.stage import (
     ModelEntry,
@@ -31,8 +34,10 @@ from hpgmn.models.stage import (
     TrainingStage,
     TrainingTask,
     load_parameters,
+    make_task,
 )
 from hpgmn.statistics import Statistic
+from hpgmn.training.checks import check_split
 from hpgmn.training.ranks import Ranks
 from hpgmn.training.replay import WARM_UP, Replay, attempt
 from hpgmn.training.stage_runner import BuildStage, StageRunner, Task, build_stage, stage_logits
@@ -365,3 +370,31 @@ def logits(
     chosen = None if nodes is None else nodes.to(task.device).expand(len(task.replicas), -1)
     with torch.no_grad():
         return stage_logits(stage, chosen)
+
+
+class EstimatedLabels(NamedTuple):
+    """The predictions of the label estimator for every node.
+
+    Attributes:
+        labels: (N,) pseudo-labels, the true ones on train nodes, -1 where unknown.
+        shares: (N, C) probabilities of each class, 0 where unknown.
+        parameters: of the estimator, for one replica.
+    """
+
+    labels: Array
+    shares: Array
+    parameters: Parameters
+
+
+def estimate_labels(graph: Graph, settings: HPGMNSettings, split: int = 0) -> EstimatedLabels:
+    """Train the label estimator of HP-GMN on a split and predict every node."""
+    entry = find_model("hpgmn")
+    chosen = graph.split(split)
+    check_split(graph, chosen, split)
+    task = make_task(graph, [Replica(split, 0, settings)], [(chosen.train, chosen.val)], "cpu")
+    estimator = dataclasses.replace(entry, stages={"estimator": entry.stages["estimator"]})
+    parameters = train(task, estimator).done["estimator"]
+    predicted, confidence = estimator_logits(task, parameters), [settings.label_confidence]
+    labels = pseudo_labels(predicted, task.train_labels, confidence)
+    shares = class_shares(predicted, task.train_labels, confidence)
+    return EstimatedLabels(labels[0], shares[0], parameters)

@@ -1,7 +1,5 @@
 """APPNP against PyTorch Geometric's, and against the formula where the graph is directed."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

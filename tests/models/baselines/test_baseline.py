@@ -1,7 +1,5 @@
 """What the baselines share: settings, inputs, selection of nodes and size estimates."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import fields
 from typing import Any

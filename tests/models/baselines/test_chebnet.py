@@ -1,7 +1,5 @@
 """ChebNet against PyTorch Geometric's ChebConv, and against the recurrence on directed graphs."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """CPGNN against its formulas on dense matrices, written out class by class and node by node."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """Dir-GCN against PyTorch Geometric's DirGNNConv, and its normalisation against the formula."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """DSSL: its encoder against PyTorch Geometric, its losses against loops over nodes and samples."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from typing import Any

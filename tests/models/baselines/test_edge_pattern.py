@@ -1,7 +1,5 @@
 """Learned edge weights against dense matrices, and their gradients against differences."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import scipy.sparse as sp

@@ -1,7 +1,5 @@
 """FSGNN against its formula on dense matrices, in both forms of the hops' attributes."""
 
-from __future__ import annotations
-
 import gc
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """GAT against PyTorch Geometric's GATConv, and against dense attention on a directed graph."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

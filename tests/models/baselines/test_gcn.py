@@ -1,7 +1,5 @@
 """GCN against PyTorch Geometric's GCNConv, and against the formula where the graph is directed."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """GCN with jumping knowledge against PyTorch Geometric's, and against the formula."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """GCNII against PyTorch Geometric's GCN2Conv, and against the formula on directed graphs."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from typing import Any

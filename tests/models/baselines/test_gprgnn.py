@@ -1,7 +1,5 @@
 """GPRGNN against sums of dense powers, their gradients, and PyTorch Geometric's APPNP at first."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

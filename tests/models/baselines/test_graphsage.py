@@ -1,7 +1,5 @@
 """GraphSAGE against PyTorch Geometric's SAGEConv, and against the formula on a directed graph."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """H2GCN against the definition with dense matrices, dropout on and off, and its gradients."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """LINKX against PyTorch Geometric's, its batch normalisation taken out."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any

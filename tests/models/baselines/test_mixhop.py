@@ -1,7 +1,5 @@
 """MixHop against PyTorch Geometric's MixHopConv, and against dense powers on directed graphs."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

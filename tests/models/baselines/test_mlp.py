@@ -1,7 +1,5 @@
 """The MLP against PyTorch Geometric's."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

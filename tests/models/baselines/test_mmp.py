@@ -1,7 +1,5 @@
 """MMP against the definition with dense matrices, and its penalty by hand."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

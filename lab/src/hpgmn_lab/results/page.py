@@ -12,13 +12,11 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hpgmn.base.errors import HPGMNError
+from hpgmn.base.errors import HPGMNError, format_setting
 from hpgmn.base.files import write_text
 from hpgmn.base.settings import read_yaml
-from hpgmn.base.text import format_setting
 from hpgmn.graph.datasets import DATASETS
-from hpgmn.models import MODELS
-from hpgmn.models.shipped import settings_for
+from hpgmn.models import MODELS, settings_for
 from hpgmn_lab import paper
 from hpgmn_lab.records import (
     NONE,
