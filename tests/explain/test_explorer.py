@@ -11,7 +11,7 @@ from hpgmn.explain.explorer import explorer_data, sample_nodes
 from hpgmn.explain.node import explain_node
 from hpgmn.explain.replicas import open_replicas
 from hpgmn.graph import Graph
-from hpgmn.runs.predictions import roles
+from hpgmn.runs.outputs import roles
 from hpgmn.training.saved import SavedModel
 
 Fit = Callable[..., SavedModel]

@@ -171,7 +171,7 @@ def _read_labels(file: str, source: Any, split: int) -> Array:
     """Read labels from a file, or from the predictions of a run."""
     from hpgmn.base.parsing import read_array
     from hpgmn.runs.folder import METRICS_FILE, PREDICTIONS_FILE
-    from hpgmn.runs.predictions import guessed_labels, refuse_other_graph
+    from hpgmn.runs.outputs import guessed_labels, refuse_other_graph
 
     path = Path(file).expanduser()
     if (path / PREDICTIONS_FILE).is_file():

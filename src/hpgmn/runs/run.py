@@ -14,16 +14,9 @@ import numpy as np
 from hpgmn.base.errors import HPGMNError, Remedy, SettingError
 from hpgmn.base.files import atomic_write
 from hpgmn.graph import Array, Graph
-from hpgmn.runs.folder import (
-    COMPARISON_FILE,
-    CONFIG_FILE,
-    METRICS_FILE,
-    PREDICTIONS_FILE,
-    backup_note,
-    read_spec,
-)
-from hpgmn.runs.metrics import read_metrics
-from hpgmn.runs.spec import RunSpec
+from hpgmn.runs.folder import COMPARISON_FILE, METRICS_FILE, PREDICTIONS_FILE, backup_note
+from hpgmn.runs.outputs import read_metrics
+from hpgmn.runs.spec import CONFIG_FILE, RunSpec, read_spec
 from hpgmn.training.saved import MODEL_FILE, SavedModel
 
 if TYPE_CHECKING:
@@ -381,7 +374,7 @@ class Run:
 
     def _unseen_masks(self, graph: Graph) -> list[Array]:
         """Return the labelled nodes of another graph that a replica has not seen."""
-        from hpgmn.runs.predictions import used_ids
+        from hpgmn.runs.outputs import used_ids
 
         known = graph.y >= 0
         if graph.node_ids is None or self.model.node_ids is None:
