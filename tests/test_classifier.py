@@ -18,8 +18,8 @@ from sklearn.metrics import average_precision_score, balanced_accuracy_score, ro
 
 import hpgmn
 from hpgmn import Graph, HPGMNClassifier, HPGMNError
-from hpgmn.base.calibration import fit_temperature
 from hpgmn.base.errors import GraphError, SettingError
+from hpgmn.base.metrics import fit_temperature
 from hpgmn.models import MODELS
 from hpgmn.models.hpgmn import HPGMNSettings
 from hpgmn.runs.fit import train_folder

@@ -13,10 +13,9 @@ import torch
 import yaml
 from torch import Tensor
 
-from hpgmn.base.calibration import calibrated_probabilities
 from hpgmn.base.errors import GraphError, HPGMNError, SettingError
 from hpgmn.base.files import write_error, write_text
-from hpgmn.base.metrics import require_metric
+from hpgmn.base.metrics import calibrated_probabilities, require_metric
 from hpgmn.base.settings import make_settings, read_yaml, to_plain
 from hpgmn.evaluation.scores import scores
 from hpgmn.explain import Explanation, ModelExplanation, explain_model, explain_node

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 
 from hpgmn.auditing.attributes import AttributeColumns, Giveaway, gain
 from hpgmn.auditing.measures import ClassBalance, KnownData, MissingClass, Structure, Twins
-from hpgmn.base.errors import Remedy
-from hpgmn.base.text import count_noun
+from hpgmn.base.errors import Remedy, count_noun
 from hpgmn.graph.homophily import Homophily
 from hpgmn.training.checks import SKEWED, metric_for_skewed
 

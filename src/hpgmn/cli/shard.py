@@ -55,8 +55,8 @@ def shard(
     """
     from hpgmn.base.settings import make_settings, parse_assignments
     from hpgmn.graph.datasets import DATASETS
+    from hpgmn.models import settings_for
     from hpgmn.models.hpgmn import HPGMNSettings
-    from hpgmn.models.shipped import settings_for
     from hpgmn.shards import shard as cut
 
     check_engine(engine, address, workers)
@@ -172,7 +172,7 @@ def _read_labels(file: str, source: Any, split: int) -> Array:
     """Read labels from a file, or from the predictions of a run."""
     from hpgmn.base.parsing import read_array
     from hpgmn.runs.folder import METRICS_FILE, PREDICTIONS_FILE
-    from hpgmn.runs.predictions import guessed_labels, refuse_other_graph
+    from hpgmn.runs.outputs import guessed_labels, refuse_other_graph
 
     path = Path(file).expanduser()
     if (path / PREDICTIONS_FILE).is_file():

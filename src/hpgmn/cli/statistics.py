@@ -34,8 +34,8 @@ def statistics(
 
     from hpgmn.base.settings import make_settings, parse_assignments
     from hpgmn.graph.datasets import DATASETS, load
+    from hpgmn.models import read_config, settings_for
     from hpgmn.models.hpgmn import HPGMNSettings
-    from hpgmn.models.shipped import read_config, settings_for
     from hpgmn.statistics import LocalStatistics, StatisticsSettings, statistic_names
     from hpgmn.training.trainer import estimate_labels
 

@@ -10,8 +10,7 @@ from typing import Annotated, Any
 import typer
 from rich.table import Column, Table
 
-from hpgmn.base.errors import HPGMNError, SettingError
-from hpgmn.base.text import mean_and_deviation
+from hpgmn.base.errors import HPGMNError, SettingError, mean_and_deviation
 from hpgmn.cli.console import METRIC_HELP, monitored, out, refuse_url, say
 from hpgmn.cli.engines import Address, EngineName, check_engine, open_engine
 from hpgmn.cli.tables import (
@@ -170,7 +169,7 @@ def train(
 
 
 def _config_device(config: str | None) -> str:
-    from hpgmn.models.shipped import read_config
+    from hpgmn.models import read_config
 
     return "auto" if config is None else str(read_config(config).get("device", "auto"))
 

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.table import Table
 
-from hpgmn.base.errors import HPGMNError
-from hpgmn.base.text import mean_and_deviation
+from hpgmn.base.errors import HPGMNError, mean_and_deviation
 from hpgmn.cli.console import METRIC_HELP, monitored, out, refuse_url, say
 from hpgmn.cli.engines import Address, EngineName, check_engine, open_engine
 from hpgmn.cli.train import Deterministic

@@ -14,16 +14,23 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from hpgmn.base.digests import digest, shard_content
 from hpgmn.base.errors import HPGMNError, Remedy, SettingError
-from hpgmn.base.files import DRAFT_SUFFIX, GRAPH_FORMAT, check_format, write_text
-from hpgmn.base.locking import LOCK_FILE, lock_folder
+from hpgmn.base.files import (
+    DRAFT_SUFFIX,
+    GRAPH_FORMAT,
+    LOCK_FILE,
+    check_format,
+    digest,
+    lock_folder,
+    write_text,
+)
 from hpgmn.base.parsing import read_json
 from hpgmn.base.settings import settings_dict
 from hpgmn.engines import Engine, Task, TaskResult
 from hpgmn.engines.processes import LocalEngine
 from hpgmn.graph import Array, Graph
 from hpgmn.graph.files import graph_name, read_graph, refuse_changed, write_graph
+from hpgmn.graph.graph import shard_content
 from hpgmn.graph.homophily import node_homophily
 from hpgmn.shards.cutting import WORK
 from hpgmn.shards.files import RowFile, small_array, write_array

@@ -21,9 +21,8 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from hpgmn.base.digests import as_bytes
 from hpgmn.base.errors import HPGMNError
-from hpgmn.base.files import draft_path, file_checksum
+from hpgmn.base.files import as_bytes, draft_path, file_checksum
 from hpgmn.base.parsing import npy_header, read_array, read_npy_header, require_file
 from hpgmn.graph import Array
 

@@ -15,10 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from hpgmn.base.digests import json_digest
-from hpgmn.base.errors import HPGMNError, Remedy, SettingError
+from hpgmn.base.errors import HPGMNError, Remedy, SettingError, format_bytes
+from hpgmn.base.files import json_digest
 from hpgmn.base.parsing import read_json
-from hpgmn.base.text import format_bytes
 from hpgmn.statistics.definitions import ROWS_LIMIT_BYTES
 from hpgmn.statistics.diffusion import coefficients
 from hpgmn.statistics.settings import (

@@ -19,9 +19,8 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from hpgmn.base.digests import digest
 from hpgmn.base.errors import HPGMNError, Remedy
-from hpgmn.base.files import check_format
+from hpgmn.base.files import check_format, digest
 from hpgmn.base.parsing import parse_json, read_archive, read_array, read_json_bytes
 from hpgmn.graph import Array
 from hpgmn.shards.files import are_complete

@@ -14,7 +14,7 @@ from hpgmn.base.randomness import Noise
 from hpgmn.base.sparse import SparseMatrix
 from hpgmn.models import MODELS
 from hpgmn.models.baselines.bmgcn import block_matrix
-from hpgmn.models.label_estimator import estimator_logits
+from hpgmn.models.hpgmn import estimator_logits
 from hpgmn.models.stage import Replica, load_parameters
 
 Build = Callable[..., Any]

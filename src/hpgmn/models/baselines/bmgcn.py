@@ -20,7 +20,7 @@ from hpgmn.base.sparse import SparseMatrix
 from hpgmn.graph import Graph
 from hpgmn.models.baselines.baseline import GraphSettings, attributes_input, layer_widths
 from hpgmn.models.baselines.edge_pattern import EdgePattern, add_self_loops
-from hpgmn.models.label_estimator import EstimatorSettings, LabelEstimator, estimator_stage
+from hpgmn.models.hpgmn import EstimatorSettings, LabelEstimator, estimator_stage
 from hpgmn.models.layers import AggregationLinear, NodeModel, Output, convolve_layers, propagate
 from hpgmn.models.stage import ModelEntry, Parameters, TrainingStage, TrainingTask, main_stage
 from hpgmn.statistics.labelwise import one_hot

@@ -22,7 +22,7 @@ from hpgmn.base.sparse import SparseMatrix, block_diagonal
 from hpgmn.graph import Array, Graph
 from hpgmn.models.baselines import gcnii
 from hpgmn.models.baselines.baseline import GraphSettings, attributes_input
-from hpgmn.models.label_estimator import EstimatorSettings, estimated_labels, estimator_stage
+from hpgmn.models.hpgmn import EstimatorSettings, estimated_labels, estimator_stage
 from hpgmn.models.layers import (
     MLP,
     Initialised,
