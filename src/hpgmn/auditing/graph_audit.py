@@ -25,8 +25,8 @@ from hpgmn.auditing.measures import (
 )
 from hpgmn.base.errors import GraphError
 from hpgmn.graph import Graph, Split
+from hpgmn.graph.graph import random_splits
 from hpgmn.graph.homophily import Homophily, homophily
-from hpgmn.graph.splits import random_splits
 
 if TYPE_CHECKING:
     from hpgmn.auditing.usefulness import Usefulness
