@@ -1,7 +1,6 @@
 """The data behind the node explorer: the numbers of ``explain_node`` for many nodes, and limits."""
 
 import json
-from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -12,9 +11,6 @@ from hpgmn.explain.node import explain_node
 from hpgmn.explain.replicas import open_replicas
 from hpgmn.graph import Graph
 from hpgmn.runs.outputs import roles
-from hpgmn.training.saved import SavedModel
-
-Fit = Callable[..., SavedModel]
 
 
 def data_of(saved, graph):

@@ -372,7 +372,7 @@ def understand(
 
     def overview() -> dict[str, Any]:
         replicas.extend(open_replicas(chosen, graph, spec.device))
-        return model_overview(replicas, chosen.class_names).as_dict()
+        return model_overview(replicas, chosen.class_names)
 
     described = computed(overview, "explain the model")
     if not replicas:

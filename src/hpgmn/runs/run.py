@@ -408,13 +408,13 @@ class Run:
             split: whose models are explained; None for the first.
             graph: another graph; None for the trained one.
         """
-        from hpgmn.explain import explain_model, explain_node
+        from hpgmn import explain
 
         loaded = self._resolve(graph)
         _, models = self.models_of(split)
         if node is None:
-            return explain_model(models, loaded, device=self.device)
-        return explain_node(models, loaded, node, device=self.device)
+            return explain.explain_model(models, loaded, device=self.device)
+        return explain.explain_node(models, loaded, node, device=self.device)
 
     def report(self) -> Path:
         """Write ``report.html`` from the files of the run folder and return its path."""
