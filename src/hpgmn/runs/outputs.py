@@ -346,5 +346,5 @@ def refuse_other_graph(metrics: Path, num_nodes: int, fingerprint: str | None) -
     if before != num_nodes or differs:
         size = "" if before == num_nodes else f" ({before:,} nodes instead of {num_nodes:,})"
         raise HPGMNError(
-            f"The run {run} was trained on another graph{size}. Choose a run on this one."
+            f"The run {run} was trained on another graph{size}.", "Choose a run on this one."
         )
