@@ -16,18 +16,14 @@ import scipy.sparse as sp
 import torch
 
 from hpgmn.base.randomness import signs
-from hpgmn.base.sparse import SparseMatrix
+from hpgmn.base.sparse import SparseMatrix, inverse_or_zero, scale_attributes, transition
 from hpgmn.explain.replicas import ReplicaView
 from hpgmn.graph import Array
 from hpgmn.graph.edges import sorted_csr
 from hpgmn.statistics import Statistic, averaged_statistic, base_name
-from hpgmn.statistics.diffusion import DenseDiffusion, coefficients, series, transition
 from hpgmn.statistics.labelwise import FactoredMeans, class_counts, class_means, scale_counts
 from hpgmn.statistics.operators import DenseRows, NeighborMean, ReplicaRows, SparseRows
-from hpgmn.statistics.push import largest_entries
-from hpgmn.statistics.scaling import inverse_or_zero, scale_attributes
 from hpgmn.statistics.settings import StatisticsSettings
-from hpgmn.statistics.sketch import node_keys, sketch_attributes
 
 Shared = dict[tuple[str, Any], Statistic]
 """Diffusion rows by statistic and settings, which replicas share."""
@@ -124,6 +120,8 @@ def _class_means(
     if sp.issparse(x):
         x = sorted_csr(sp.csr_array(x))
     if whole.width != classes * replica.graph.num_features:
+        from hpgmn.statistics.diffusion import sketch_attributes  # rarely used
+
         x = sketch_attributes(x, settings.class_means_dim)
     if isinstance(whole, ReplicaRows) and whole.matrices.dtype == torch.float16:
         rows = class_means(kept, x, labels, classes).toarray()
@@ -161,6 +159,8 @@ def _remove_edges(adjacency: sp.csr_array, node: int, gone: Array) -> sp.csr_arr
 
 def diffusion_row(replica: ReplicaView, name: str, adjacency: sp.csr_array, node: int) -> Array:
     """Return (N,) the unscaled diffusion row of a node on an adjacency."""
+    from hpgmn.statistics.diffusion import DenseDiffusion, coefficients, series
+
     settings, whole = replica.task.settings[0], replica.stage.inputs[name]
     matrix = transition(adjacency, settings.normalization, settings.diffusion_self_loop)
     if settings.diffusion_form == "topk":
@@ -185,6 +185,8 @@ def diffusion_row(replica: ReplicaView, name: str, adjacency: sp.csr_array, node
 
 def _pushed_row(matrix: sp.csr_array, settings: StatisticsSettings, node: int) -> Array:
     """Return (N,) the largest entries of the node's row, found as in training."""
+    from hpgmn.statistics.push import largest_entries
+
     entries = largest_entries(
         matrix,
         settings.diffusion,
@@ -203,7 +205,9 @@ def _pushed_row(matrix: sp.csr_array, settings: StatisticsSettings, node: int) -
 
 
 def _sketch(replica: ReplicaView, rows: Array, node: int) -> Array:
-    """Project rows into the columns of the sketch; see :func:`hpgmn.statistics.sketch.sketch`."""
+    """Project rows into the columns of the sketch; see ``statistics.diffusion.sketch``."""
+    from hpgmn.statistics.diffusion import node_keys
+
     settings = replica.task.settings[0]
     dim = settings.diffusion_dim
     omega = signs(node_keys(replica.graph), 0, dim).numpy()

@@ -13,12 +13,11 @@ from typing_extensions import override
 
 from hpgmn.base.randomness import DropRate, Noise, relu_dropout
 from hpgmn.base.settings import setting
-from hpgmn.base.sparse import SparseMatrix
+from hpgmn.base.sparse import SparseMatrix, transition
 from hpgmn.graph import Graph
 from hpgmn.models.baselines.baseline import GraphSettings, attributes_input
 from hpgmn.models.layers import Initialised, Linear, NodeModel, Output, StatisticLinear, draw_glorot
 from hpgmn.models.stage import ModelEntry, Parameters, TrainingStage, TrainingTask, main_stage
-from hpgmn.statistics.diffusion import transition
 from hpgmn.statistics.operators import join_replicas, split_replicas
 
 
