@@ -174,7 +174,7 @@ def test_a_missing_gpu_is_told(small_graph, monkeypatch):
 
 def test_splits_that_cannot_be_trained_on_are_told(small_graph):
     train, nothing = small_graph.split(0).train, np.zeros(18, bool)
-    with pytest.raises(SettingError, match="Give both train and val"):
+    with pytest.raises(SettingError, match="Only one of train and val"):
         classifier().fit(small_graph, train=train)
     with pytest.raises(HPGMNError, match="Split given of 'small' has no val nodes"):
         classifier().fit(small_graph, train=train, val=nothing)

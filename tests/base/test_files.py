@@ -323,18 +323,15 @@ def test_forms_up_to_the_known_one_are_read(found):
     check_format("a.yaml", found, 2)
 
 
-def test_a_newer_form_asks_for_an_update():
-    told = (
-        r"^a\.yaml was written by a newer hpgmn \(format 3, this one reads up to 2\)\. "
-        "Update hpgmn: pip install -U hpgmn$"
-    )
-    with pytest.raises(HPGMNError, match=told):
+def test_a_newer_format_asks_for_an_update():
+    with pytest.raises(HPGMNError, match=r"a\.yaml .*format 3, this one reads up to 2") as error:
         check_format("a.yaml", 3, 2)
+    assert "pip install -U hpgmn" in error.value.remedy.action
 
 
 @pytest.mark.parametrize("found", ["2", 2.5, True, [2]])
-def test_what_is_no_version_is_damage(found):
-    with pytest.raises(HPGMNError, match="damaged or not written"):
+def test_an_invalid_format_version_is_refused(found):
+    with pytest.raises(HPGMNError, match="invalid format version"):
         check_format("a.yaml", found, 2)
 
 

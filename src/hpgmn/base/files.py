@@ -120,13 +120,13 @@ reads up to 2). Update hpgmn: pip install -U hpgmn
         return
     if not isinstance(version, int) or isinstance(version, bool):
         raise HPGMNError(
-            f"{what} has the invalid format version {version!r}: it is damaged or not written by "
-            "hpgmn. Restore it."
+            f"{what} has the invalid format version {version!r}.", "Restore the original file."
         )
     if version > newest:
         raise HPGMNError(
             f"{what} was written by a newer hpgmn (format {version}, this one reads up to "
-            f"{newest}). Update hpgmn: pip install -U hpgmn"
+            f"{newest}).",
+            "Update hpgmn: pip install -U hpgmn",
         )
 
 

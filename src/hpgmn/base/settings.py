@@ -106,8 +106,8 @@ class BatchSettings(TrainSettings):
         """Raise SettingError for settings that exclude mini-batches."""
         if self.batch_size and self.consistency_weight:
             raise SettingError(
-                "Agreement between noisy passes is about all nodes, so batches cannot have it. Set "
-                "batch_size=0 or consistency_weight=0."
+                "Agreement between noisy passes is about all nodes, so batches cannot have it.",
+                "Set batch_size=0 or consistency_weight=0.",
             )
 
 
@@ -286,19 +286,21 @@ def read_yaml(path: Path) -> dict[str, Any]:
         content = load_yaml(path)
     except UnicodeDecodeError:
         raise SettingError(
-            f"The config file {path} is not UTF-8 text. Save it with the encoding UTF-8."
+            f"The config file {path} is not UTF-8 text.", "Save it with the encoding UTF-8."
         ) from None
     except OSError as error:
         raise SettingError(
-            f"Cannot read the config file {path} ({error.strerror or error}). Check the path."
+            f"Cannot read the config file {path} ({error.strerror or error}).", "Check the path."
         ) from None
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         line = f" at line {mark.line + 1}" if mark else ""
-        raise SettingError(f"The config file {path} is not valid YAML{line}. Correct it.") from None
+        raise SettingError(
+            f"The config file {path} is not valid YAML{line}.", "Correct it."
+        ) from None
     except (ValueError, OverflowError) as error:
         raise SettingError(
-            f"The config file {path} cannot be used ({error}). Keep to 'name: value' lines."
+            f"The config file {path} cannot be used ({error}).", "Keep to 'name: value' lines."
         ) from None
     if not isinstance(content, dict):
         raise SettingError(

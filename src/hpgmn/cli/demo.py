@@ -56,7 +56,7 @@ def demo(
 
 def _is_demo(folder: Path, graph: Path) -> bool:
     """Return whether a run folder is an earlier demo's, which may be replaced."""
-    from hpgmn.runs.folder import read_spec
+    from hpgmn.runs.spec import read_spec
 
     try:
         return Path(read_spec(folder).graph).name == graph.name

@@ -165,8 +165,8 @@ def _check_complete(result: TuneResult) -> None:
         return
     if not result.is_late:
         raise HPGMNError(
-            f"Only {result.done} of {result.requested} trials are done, because workers died. "
-            "Repeat the command, with fewer --workers if memory is short."
+            f"Only {result.done} of {result.requested} trials are done, because workers died.",
+            "Repeat the command, with fewer --workers if memory is short.",
         )
     say(
         f"Time limit reached: {result.done} of {result.requested} trials are done. Repeat the "

@@ -155,7 +155,7 @@ class _Work:
         if result.trace:
             raise RuntimeError(f"A worker failed:\n{result.trace}")
         if result.is_lost:
-            raise HPGMNError(f"{result.reason} What is finished is kept.")
+            raise HPGMNError(str(result.reason), "Run it again: finished work is kept.")
         if result.reason:
             raise HPGMNError(result.reason)
         self._running -= 1
@@ -295,12 +295,12 @@ def note_origin(folder: str | Path, source: str | None, graph: Graph) -> Shards:
 def _check_labels(labels: Array, shape: dict[str, Any]) -> Array:
     nodes, classes = shape["num_nodes"], len(shape["class_names"])
     if classes == 0:
-        raise HPGMNError("The graph has no classes, so nothing can be learned. Give it labels.")
+        raise HPGMNError("The graph has no classes, so nothing can be learned.", "Give it labels.")
     labels = np.ascontiguousarray(labels, np.int32)
     if labels.shape != (nodes,):
         raise HPGMNError(
-            f"The graph has {nodes:,} nodes, but the labels have the shape {labels.shape}. Give "
-            "one label for each node."
+            f"The graph has {nodes:,} nodes, but the labels have the shape {labels.shape}.",
+            "Give one label for each node.",
         )
     if not -1 <= labels.min() <= labels.max() < classes:
         raise HPGMNError(

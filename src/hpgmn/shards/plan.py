@@ -226,11 +226,11 @@ def resolve_forms(settings: Any, shape: tuple[int, int], num_classes: int, *, sp
     refused = [name for name in settings.statistics if averaged_statistic(name) is not None]
     if refused:
         raise SettingError(
-            f"Shards have no means over neighbours ({', '.join(refused)}). Leave them out of "
-            "statistics."
+            f"Shards have no means over neighbours ({', '.join(refused)}).",
+            "Leave them out of statistics.",
         )
     if settings.soft_counts:
-        raise SettingError("Shards count neighbours by their labels. Set soft_counts=false.")
+        raise SettingError("Shards count neighbours by their labels.", "Set soft_counts=false.")
     means, diffusion = settings.class_means_form, settings.diffusion_form
     if means == "auto":
         rows = 2 * shape[0] * shape[1] * num_classes
@@ -244,7 +244,7 @@ def resolve_forms(settings: Any, shape: tuple[int, int], num_classes: int, *, sp
     ):
         if value not in choices:
             raise SettingError(
-                f"Shards have no {name}={value}. Choose from: auto, {', '.join(choices)}."
+                f"Shards have no {name}={value}.", f"Choose from: auto, {', '.join(choices)}."
             )
     return dataclasses.replace(settings, class_means_form=means, diffusion_form=diffusion)
 

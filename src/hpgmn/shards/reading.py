@@ -74,8 +74,8 @@ class Shards:
         check_format(f"The shards in {self.folder}", about["format"], FORMAT)
         if about["format"] != FORMAT:
             raise HPGMNError(
-                f"The shards in {self.folder} are of another version of hpgmn. Recreate them "
-                "with `hpgmn shard`, in a new folder."
+                f"The shards in {self.folder} are of another version of hpgmn.",
+                "Recreate them with `hpgmn shard`, in a new folder.",
             )
         self.about = about
         self.name = str(about["graph"])
@@ -155,8 +155,8 @@ class Shards:
         """Return which nodes of a range are in "train", "val" or "test" of the split."""
         if self.split is None:
             raise HPGMNError(
-                f"The graph of the shards in {self.folder} has no split. Add splits and recreate "
-                "the shards with `hpgmn shard`."
+                f"The graph of the shards in {self.folder} has no split.",
+                "Add splits and recreate the shards with `hpgmn shard`.",
             )
         return self._array(part, name)
 
@@ -187,6 +187,6 @@ class Shards:
 
 def _damaged(path: Path, fault: str) -> HPGMNError:
     return HPGMNError(
-        f"The file {path} is missing, damaged or not of hpgmn ({fault}). Recreate the shards "
-        "with `hpgmn shard`, in a new folder."
+        f"The file {path} is missing, damaged or not of hpgmn ({fault}).",
+        "Recreate the shards with `hpgmn shard`, in a new folder.",
     )

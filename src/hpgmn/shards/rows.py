@@ -375,7 +375,7 @@ def _signs(plan: Plan, part: int, block: Block, dim: int) -> Array:
 
 
 def _finish(rows: Array, omega: Array, block: Block, plan: Plan, part: int) -> Array:
-    """Remove self entries, if so set, and scale rows; see ``statistics.sketch.sketch``."""
+    """Remove self entries, if so set, and scale rows; see ``statistics.diffusion.sketch``."""
     dim = rows.shape[1]
     if not plan.statistics.diffusion_self_entry:
         along = (rows * omega).sum(axis=1, keepdims=True)

@@ -362,7 +362,8 @@ def logits(
     if shapes != {name: tuple(value.shape) for name, value in parameters[stage.name].items()}:
         raise HPGMNError(
             f"The code of {entry.name} has changed: its parameters are not those that were "
-            "trained. Restore the code, or train again."
+            "trained.",
+            "Restore the code, or train again.",
         )
     load_parameters(model, parameters[stage.name])
     if nodes is None and stage.batch_size:
