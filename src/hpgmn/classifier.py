@@ -20,7 +20,6 @@ from hpgmn.base.settings import make_settings, read_yaml, to_plain
 from hpgmn.evaluation.scores import scores
 from hpgmn.explain import Explanation, ModelExplanation, explain_model, explain_node
 from hpgmn.graph import Array, Graph, Split, Splits
-from hpgmn.graph.notebook import facts_html
 from hpgmn.models import find_model
 from hpgmn.models.hpgmn import HPGMNSettings
 from hpgmn.models.stage import Replica
@@ -134,6 +133,8 @@ class HPGMNClassifier:
 
     def _repr_html_(self) -> str:
         """Model, changed hyperparameters and what was fitted, for notebooks."""
+        from hpgmn.graph.conversion import facts_html
+
         changed = ", ".join(
             f"{k}={to_plain(v)}" for k, v in self._changed().items() if k != "model"
         )

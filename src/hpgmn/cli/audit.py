@@ -155,7 +155,7 @@ def _difference(difference: Difference) -> str:
 
 
 def _print_homophily_and_twins(found: Audit) -> None:
-    from hpgmn.auditing.findings import ALIKE, MEASURES
+    from hpgmn.auditing.graph_audit import ALIKE, MEASURES
 
     rows = []
     for key, (name, meaning) in MEASURES.items():

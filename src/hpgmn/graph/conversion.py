@@ -1,4 +1,4 @@
-"""Convert graphs from and to PyTorch Geometric, networkx and tables.
+"""Convert graphs from and to PyTorch Geometric, networkx and tables, and to HTML for notebooks.
 
 :class:`Graph` imports this module on use and passes itself; other libraries are imported by the
 function that needs them.
@@ -6,8 +6,10 @@ function that needs them.
 
 from __future__ import annotations
 
+import html
 import logging
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +18,7 @@ import scipy.sparse as sp
 
 from hpgmn.base.errors import GraphError, SettingError
 from hpgmn.graph.edges import Array, SortedEdges
+from hpgmn.graph.homophily import node_homophily
 from hpgmn.graph.validation import PARTS
 
 if TYPE_CHECKING:
@@ -23,6 +26,11 @@ if TYPE_CHECKING:
     from hpgmn.tables.reading import TableData
 
 logger = logging.getLogger(__name__)
+
+HOMOPHILY_EDGES = 2_000_000
+"""Homophily is computed for at most this many edges: a table should appear at once."""
+
+_MAX_CLASSES = 20
 
 
 def from_pyg(make: Any, data: Any, name: str) -> Any:
@@ -263,3 +271,45 @@ def original_ids(node_ids: Array, preparation: Mapping[str, Any] | None) -> Arra
         return node_ids.astype(np.int64)
     except ValueError:  # nodes that were added from a table of text
         return node_ids
+
+
+def facts_html(title: str, facts: Iterable[tuple[str, Any]]) -> str:
+    """Render a table of facts under a title.
+
+    >>> facts_html("<x>", [("nodes", 3)])
+    '<table><caption>&lt;x&gt;</caption><tr><th scope="row">nodes</th><td>3</td></tr></table>'
+    """
+    rows = "".join(
+        f'<tr><th scope="row">{html.escape(str(name))}</th><td>{html.escape(str(value))}</td></tr>'
+        for name, value in facts
+    )
+    return f"<table><caption>{html.escape(title)}</caption>{rows}</table>"
+
+
+def to_html(graph: Any) -> str:
+    """Render a graph: sizes, class counts, splits and homophily."""
+    edges = f"{graph.num_edges:,}, {'directed' if graph.directed else 'undirected'}"
+    counts = np.bincount(graph.y[graph.y >= 0], minlength=graph.num_classes)
+    classes = [f"{name}: {count:,}" for name, count in zip(graph.class_names, counts, strict=True)]
+    if len(classes) > _MAX_CLASSES:
+        classes[_MAX_CLASSES:] = [f"and {len(classes) - _MAX_CLASSES:,} more classes"]
+    if num_unlabelled := int((graph.y < 0).sum()):
+        classes.append(f"without a label: {num_unlabelled:,}")
+    splits = "none"
+    if graph.splits is not None:
+        splits = ", ".join(f"{part} {getattr(graph.splits[0], part).sum():,}" for part in PARTS)
+        if len(graph.splits) > 1:
+            splits = f"{len(graph.splits)}, the first: {splits}"
+    homophily = f"not computed above {HOMOPHILY_EDGES:,} edges"
+    if graph.num_listed_edges <= HOMOPHILY_EDGES:
+        value = node_homophily(graph)
+        homophily = "unknown: no labelled neighbours" if math.isnan(value) else f"{value:.2f}"
+    facts = [
+        ("Nodes", f"{graph.num_nodes:,}"),
+        ("Edges", f"{edges}{', weighted' if graph.is_weighted else ''}"),
+        ("Attributes", f"{graph.num_features:,}{', sparse' * graph.has_sparse_attributes}"),
+        ("Classes", ", ".join(classes)),
+        ("Splits", splits),
+        ("Node homophily", homophily),
+    ]
+    return facts_html(f"Graph '{graph.name}'", facts)

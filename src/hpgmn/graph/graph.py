@@ -379,9 +379,9 @@ class Graph:
 
     def _repr_html_(self) -> str:
         """Render a small table for notebooks."""
-        from hpgmn.graph.notebook import graph_html
+        from hpgmn.graph.conversion import to_html
 
-        return graph_html(self)
+        return to_html(self)
 
 
 def random_splits(
