@@ -14,19 +14,21 @@ from hpgmn.base.errors import HPGMNError
 from hpgmn.base.settings import settings_dict
 from hpgmn.models.baselines.mlp import MLPSettings
 from hpgmn.runs import folder as module
-from hpgmn.runs.fit import train_folder
+from hpgmn.runs.fit import fit_run
 from hpgmn.runs.folder import (
+    InterruptedRunError,
     backup_note,
     create_backup,
     drop_backup,
     finished_run,
+    interruptible,
     log_file,
     prepare_folder,
     record_log,
     restore_backup,
     warnings_among,
 )
-from hpgmn.runs.metrics import read_metrics
+from hpgmn.runs.outputs import read_metrics
 from hpgmn.runs.spec import RunSpec
 
 SPEC = RunSpec(
@@ -92,7 +94,7 @@ def test_a_finished_run_is_kept_until_the_next_is_finished(small_graph, tmp_path
         assert set(contents(tmp_path)) == {"config.yaml", "notes.txt"}
         assert contents(tmp_path / ".replaced") == old
         (tmp_path / "log.txt").write_text("of the run that was not finished")
-    metrics = train_folder(new, small_graph, tmp_path)
+    metrics = fit_run(new, small_graph, tmp_path).metrics
     assert not (tmp_path / ".replaced").exists()
     assert metrics["splits"] == [1]
     prepare_folder(tmp_path, SPEC, resume=False, overwrite=True)
@@ -198,7 +200,7 @@ def test_killed_at_any_file_the_earlier_run_is_whole_somewhere(number, end, tmp_
 
 def test_only_a_complete_folder_counts_as_finished(small_graph, tmp_path):
     assert finished_run(tmp_path) is None
-    metrics = train_folder(SPEC, small_graph, tmp_path)
+    metrics = fit_run(SPEC, small_graph, tmp_path).metrics
     assert finished_run(tmp_path) == metrics
     (tmp_path / "report.html").write_text("page")
     with pytest.raises(HPGMNError, match="is finished"):
@@ -328,3 +330,26 @@ def test_a_log_begins_with_what_was_logged_before_it(tmp_path):
     assert warnings_among(early) == ["a column was left out"]
     logger.warning("later")
     assert len(records) == 5
+
+
+def test_an_interrupt_names_the_folder_to_continue(tmp_path):
+    with pytest.raises(KeyboardInterrupt) as early, interruptible(tmp_path, print):
+        raise KeyboardInterrupt
+    assert not isinstance(early.value, InterruptedRunError)  # nothing is there to continue
+    (tmp_path / "config.yaml").write_text("")
+    refused = pytest.raises(InterruptedRunError, match="resume=True")
+    with refused as stopped, interruptible(tmp_path, print):
+        raise KeyboardInterrupt
+    assert stopped.value.folder == tmp_path
+
+
+def test_a_failed_replacement_reports_the_backup(tmp_path):
+    remarks: list[str] = []
+    (tmp_path / ".replaced").mkdir()
+    for name in (None, "metrics.json"):  # a finished run needs no backup
+        if name is not None:
+            (tmp_path / name).write_text("")
+        with pytest.raises(HPGMNError), interruptible(tmp_path, remarks.append):
+            raise HPGMNError("It broke.")
+    [remark] = remarks
+    assert str(tmp_path / ".replaced") in remark

@@ -12,8 +12,7 @@ from hpgmn.base.errors import HPGMNError, SettingError
 from hpgmn.base.settings import make_settings, settings_dict
 from hpgmn.engines.processes import LocalEngine
 from hpgmn.graph import Graph
-from hpgmn.models import MODELS, find_model
-from hpgmn.models.shipped import read_config
+from hpgmn.models import MODELS, find_model, read_config
 from hpgmn.runs import search as module
 from hpgmn.runs.search import Search, TuneSpec, check_names, sample_for_sampler, study_value
 from hpgmn.runs.spec import RunSpec

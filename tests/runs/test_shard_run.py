@@ -1,10 +1,12 @@
 """A run on row shards: the files of a run, one process's accuracy, and a rank that is killed."""
 
+import hashlib
 import json
 import signal
 import subprocess
 import sys
 import time
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -14,16 +16,16 @@ import torch
 from tests.conftest import environment
 
 import hpgmn as package
-from hpgmn.base.calibration import calibrated_probabilities
 from hpgmn.base.errors import HPGMNError, SettingError
+from hpgmn.base.metrics import calibrated_probabilities
 from hpgmn.base.settings import read_yaml
 from hpgmn.cli import main
 from hpgmn.runs import shard_run as module
 from hpgmn.runs.folder import prepare_folder
-from hpgmn.runs.metrics import read_metrics
-from hpgmn.runs.shard_run import count_labels, run_on_shards, shard_spec
+from hpgmn.runs.outputs import read_metrics
+from hpgmn.runs.shard_run import ShardTraining, count_labels, run_on_shards, shard_spec
 from hpgmn.shards import Shards
-from hpgmn.training.checkpoint import read_tensors
+from hpgmn.training.checkpoint import read_tensors, write_tensors
 from hpgmn.training.ranks import Ranks
 from hpgmn.training.saved import SavedModel
 
@@ -283,6 +285,34 @@ def test_a_run_that_goes_on_with_other_versions_says_so_and_keeps_the_first(
     assert told in metrics["warnings"]
 
 
+@pytest.mark.parametrize("version", ["0.1.0", "99.0"])
+def test_a_run_interrupted_under_another_version_is_resumed(
+    version, tmp_path, shards_writer, small_graph, monkeypatch
+):
+    """Versions before 0.2 hashed their version into the identity of a state."""
+    shards = Shards(shards_writer(tmp_path / "shards", small_graph, SETTINGS | {"epochs": 2}))
+    out, spec = tmp_path / "run", shard_spec(shards)
+
+    def crash(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("hpgmn.runs.spec.__version__", version)
+        patch.setattr(module._RankRun, "_score", crash)
+        prepare_folder(out, spec, resume=False, overwrite=False)
+        with pytest.raises(KeyboardInterrupt):
+            run_on_shards(spec, shards, out, Ranks())
+        earlier = json.dumps([spec.as_dict(), shards.identity], sort_keys=True)
+    if version == "0.1.0":
+        state = out / "state" / "state.safetensors"
+        tensors, about = read_tensors(state)
+        identity = hashlib.sha256(earlier.encode()).hexdigest()
+        write_tensors(state, tensors, about | {"identity": identity})
+    seen: list[Any] = []
+    assert run_on_shards(spec, shards, out, Ranks(), report=seen.append) is not None
+    assert not seen  # every epoch was in the state
+
+
 def test_labels_are_counted_range_by_range(tmp_path, shards_writer, small_graph, monkeypatch):
     """No process holds the labels of all nodes before the training begins."""
     shards = Shards(shards_writer(tmp_path, small_graph, SETTINGS, split=1))
@@ -303,3 +333,30 @@ def test_a_damaged_estimator_is_told_before_the_training(tmp_path, shards_writer
     (tmp_path / "estimator.safetensors").write_text("nothing")
     with pytest.raises(HPGMNError, match="`hpgmn shard`"):
         shard_spec(shards)
+
+
+def test_a_training_runs_once_and_only_lacks_its_report(tmp_path, small_graph, shards_writer):
+    shards = shards_writer(tmp_path / "shards", small_graph, SETTINGS, ranges=2)
+    reports: list[Any] = []
+
+    @contextmanager
+    def watch(*_):
+        yield reports.append
+
+    def requested(resume=False):
+        options = {"settings": {"lr": 0.02, "epochs": 2}, "metric": "macro_f1"}
+        return ShardTraining(
+            shards, tmp_path / "run", options, {}, resume=resume, overwrite=False, watch=watch
+        )
+
+    metrics = requested().run("cpu")
+    assert metrics is not None
+    assert metrics["metric"] == "macro_f1"
+    assert metrics["config"]["settings"]["lr"] == 0.02
+    assert [progress.epoch for progress in reports] == [1, 2]
+    with pytest.raises(HPGMNError, match="exists"):
+        requested().run("cpu")
+    assert requested(resume=True).run("cpu") == metrics
+    assert len(reports) == 2  # nothing is trained again
+    with pytest.raises(HPGMNError, match="ranks"):
+        requested().spec("cpu", 9)

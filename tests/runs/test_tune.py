@@ -13,7 +13,7 @@ from hpgmn.base.errors import HPGMNError
 from hpgmn.engines.processes import LocalEngine
 from hpgmn.graph import Graph
 from hpgmn.runs import tune as module
-from hpgmn.runs.monitor import Monitor
+from hpgmn.runs.fit import Monitor
 from hpgmn.runs.search import Search, TuneSpec
 from hpgmn.runs.spec import RunSpec
 from hpgmn.runs.study import claim, open_study

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from hpgmn.base.settings import make_settings, parse_assignments, settings_dict
-from hpgmn.models import find_model
-from hpgmn.models.shipped import read_config, settings_for
+from hpgmn.models import find_model, read_config, settings_for
 from hpgmn.runs import study as study_file
 from hpgmn.runs import tune_results as module
 from hpgmn.runs.study import finished_trials

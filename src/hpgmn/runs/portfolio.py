@@ -17,14 +17,13 @@ from typing import Any, NamedTuple
 
 import torch
 
-from hpgmn.base.errors import HPGMNError, Remedy, SettingError
+from hpgmn.base.errors import HPGMNError, Remedy, SettingError, count_noun
 from hpgmn.base.metrics import metric_words, require_metric
 from hpgmn.base.parsing import read_json
 from hpgmn.base.settings import make_settings, read_yaml, settings_dict, settings_names, to_plain
-from hpgmn.base.text import count_noun
 from hpgmn.graph import Graph
 from hpgmn.models import find_model
-from hpgmn.runs.monitor import Monitor
+from hpgmn.runs.fit import Monitor
 from hpgmn.runs.spec import RunSpec
 from hpgmn.runs.trials import run_trials, run_trials_by_shape
 from hpgmn.training.checks import check_split, class_number, positive_class, seen_labels

@@ -8,10 +8,8 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hpgmn.base.errors import HPGMNError, Remedy
-from hpgmn.base.files import STUDY_FORMAT, check_format
-from hpgmn.base.locking import lock_file
-from hpgmn.base.text import format_setting
+from hpgmn.base.errors import HPGMNError, Remedy, format_setting
+from hpgmn.base.files import STUDY_FORMAT, check_format, lock_file
 from hpgmn.runs.trials import best_record
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from hpgmn.engines import Channel, Engine, Task, TaskResult
 from hpgmn.graph import Graph
 from hpgmn.graph.datasets import load
 from hpgmn.models import find_model, is_custom
-from hpgmn.runs.monitor import Monitor, ProgressCallback, make_monitor
+from hpgmn.runs.fit import Monitor, ProgressCallback, make_monitor
 from hpgmn.runs.search import Search, TuneSpec, check_names
 from hpgmn.runs.spec import check_run, make_spec, resolve_device
 from hpgmn.runs.study import (

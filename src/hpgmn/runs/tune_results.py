@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
+from hpgmn.base.errors import count_noun, format_setting
 from hpgmn.base.files import atomic_write, write_text
 from hpgmn.base.settings import make_settings, settings_dict
-from hpgmn.base.text import count_noun, format_setting
 from hpgmn.evaluation.scores import Score
 from hpgmn.graph.datasets import DATASETS
-from hpgmn.models import find_model
-from hpgmn.models.shipped import settings_for
+from hpgmn.models import find_model, settings_for
 from hpgmn.runs.study import best_trial, finished_trials, identity_of, trial_counts
 
 if TYPE_CHECKING:

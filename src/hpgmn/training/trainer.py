@@ -25,8 +25,7 @@ from hpgmn.base.metrics import metric as metric_of
 from hpgmn.base.randomness import Noise
 from hpgmn.graph import Array, Graph
 from hpgmn.models import find_model
-from hpgmn.models.hpgmn import HPGMNSettings
-from hpgmn.models.label_estimator import class_shares, estimator_logits, pseudo_labels
+from hpgmn.models.hpgmn import HPGMNSettings, class_shares, estimator_logits, pseudo_labels
 from hpgmn.models.layers import initialise
 from hpgmn.models.stage import (
     ModelEntry,
@@ -363,7 +362,8 @@ def logits(
     if shapes != {name: tuple(value.shape) for name, value in parameters[stage.name].items()}:
         raise HPGMNError(
             f"The code of {entry.name} has changed: its parameters are not those that were "
-            "trained. Restore the code, or train again."
+            "trained.",
+            "Restore the code, or train again.",
         )
     load_parameters(model, parameters[stage.name])
     if nodes is None and stage.batch_size:

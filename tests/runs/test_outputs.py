@@ -1,0 +1,205 @@
+"""What metrics.json says of a training, against numbers worked out by hand."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+from hpgmn.base.errors import HPGMNError
+from hpgmn.base.files import RUN_FORMAT
+from hpgmn.models.stage import Replica
+from hpgmn.runs.outputs import (
+    NodeTable,
+    TrainingResult,
+    read_metrics,
+    read_pseudo_labels,
+    read_used_ids,
+    refuse_other_graph,
+    run_metrics,
+    write_metrics,
+)
+from hpgmn.runs.spec import RunSpec
+from hpgmn.training.checkpoint import write_tensors
+
+SPEC = RunSpec("somewhere", "hpgmn", {"epochs": 4}, (3,), seeds=2)
+SUMMARY = {"num_nodes": 9, "class_names": ["no", "yes"]}
+Y = np.array([0, 1, 1, 0, 1])
+VAL = np.array([True, False, False, False, False])
+TEST = ~VAL
+HISTORY = {"main": {"loss": torch.zeros(4, 2)}}
+
+
+def result(**changes):
+    """Two seeds, which are right in three and in two of four test nodes."""
+    margins = torch.tensor([[-1.0, 2.0, 3.0, -1.0, -4.0], [-1.0, 2.0, -1.0, 1.0, 4.0]])
+    made = TrainingResult(
+        logits=torch.stack([-margins, margins], dim=-1) / 2,
+        y=Y,
+        val=[VAL] * 2,
+        test=[TEST] * 2,
+        temperatures=[1.5, 2.0],
+        mean_temperatures=[0.5, 0.5],
+        val_score=torch.tensor([1.0, 0.5]),
+        best_epoch=torch.tensor([4, 2]),
+        history=HISTORY,
+        seconds={"statistics": 1.0, "training": 2.0},
+    )
+    return replace(made, **changes)
+
+
+def test_scores_are_those_of_the_test_nodes():
+    found = run_metrics(SPEC, result(), "the graph", SUMMARY)
+    assert found["test_score"] == [0.75, 0.5]
+    assert found["test_score_mean"] == found["test_accuracy_mean"] == 0.625
+    assert found["test_score_std"] == pytest.approx(0.25 / 2**0.5)
+    # Averaged probabilities: 1, 1 (0.95 and 0.27), 0 or 1 by a tie, 0 (0.02 and 0.98) by a tie.
+    assert found["ensemble"]["seeds"] == 2
+    assert len(found["ensemble"]["test_score"]) == 1
+    assert found["val_score"] == [1.0, 0.5]
+    assert found["epochs"] == [4, 2]
+    assert found["epochs_trained"] == {"main": 4}
+    assert (found["seconds_statistics"], found["seconds_training"]) == (1.0, 2.0)
+    assert (found["graph"], found["graph_summary"]) == ("the graph", SUMMARY)
+    assert found["calibration"]["temperature"] == [1.5, 2.0]
+    assert found["calibration"]["mean_temperature"] == [0.5]
+    assert found["config"] == SPEC.as_dict()
+    assert found["positive"] is found["label_estimator"] is None
+
+
+def test_the_estimator_is_scored_where_its_guesses_are_known():
+    own = result()
+    found = run_metrics(SPEC, replace(own, estimator_logits=own.logits.flip(-1)), "g", SUMMARY)
+    assert found["label_estimator"]["test_accuracy_mean"] == 1 - 0.625
+
+
+def test_a_positive_class_is_the_one_that_is_looked_for():
+    spec = replace(SPEC, metric="precision@1", positive="no")
+    found = run_metrics(spec, result(), "g", SUMMARY)
+    assert found["test_score"] == [0.0, 0.0]  # the surest "no" of each is a "yes"
+    found = run_metrics(replace(spec, positive="yes"), result(), "g", SUMMARY)
+    assert found["test_score"] == [1.0, 1.0]
+
+
+def test_without_test_nodes_or_with_one_seed_there_is_less():
+    found = run_metrics(SPEC, result(test=[~TEST & ~VAL] * 2), "g", SUMMARY)
+    assert (found["test_score_mean"], found["test_score"]) == (None, [])
+    assert "ensemble" not in found
+    one = {key: getattr(result(), key)[:1] for key in ("val", "test", "temperatures")}
+    one |= {"logits": result().logits[:1], "mean_temperatures": [1.0]}
+    found = run_metrics(replace(SPEC, seeds=1), result(**one), "g", SUMMARY)
+    assert found["test_score"] == [0.75]
+    assert "ensemble" not in found
+
+
+def test_metrics_that_were_changed_are_refused(tmp_path):
+    path = tmp_path / "metrics.json"
+    write_metrics(path, {"format": RUN_FORMAT, "test_score": [0.25], 3: "a number as key"})
+    assert read_metrics(path) == {
+        "format": RUN_FORMAT,
+        "test_score": [0.25],
+        "3": "a number as key",
+    }
+    path.write_text(path.read_text().replace("0.25", "0.75"))
+    with pytest.raises(HPGMNError, match=r"metrics\.json is damaged: its checksum differs\."):
+        read_metrics(path)
+    path.write_text('{"test_score": [0.5]}')  # of an earlier version
+    assert read_metrics(path) == {"test_score": [0.5]}
+    path.write_text(json.dumps({"format": RUN_FORMAT + 1}))
+    with pytest.raises(HPGMNError, match="written by a newer hpgmn"):
+        read_metrics(path)
+    path.write_text("[]")
+    with pytest.raises(HPGMNError, match=r"is damaged: it is not a mapping"):
+        read_metrics(path)
+    with pytest.raises(HPGMNError, match=r"^Cannot read .*No such file.*train that run again"):
+        read_metrics(tmp_path / "none.json")
+
+
+def test_every_node_has_its_row():
+    about = NodeTable(
+        np.array([4, 5]),
+        np.array(["d", "e"]),
+        np.array(["train", "unlabelled"], dtype=object),
+        np.array([1, -1]),
+        ("no", "yes"),
+    )
+    chances = np.array([[0.25, 0.75], [0.5, 0.5]])
+    table = about.with_predictions(Replica(2, 1, None), np.array([1, 0]), chances)
+    shared = {"split": 2, "seed": 1}
+    assert table.to_pylist() == [
+        shared
+        | {"node": 4, "node_id": "d", "role": "train", "label": "yes", "prediction": "yes"}
+        | {"probability_no": 0.25, "probability_yes": 0.75},
+        shared
+        | {"node": 5, "node_id": "e", "role": "unlabelled", "label": None, "prediction": "no"}
+        | {"probability_no": 0.5, "probability_yes": 0.5},
+    ]
+
+
+@pytest.fixture
+def predictions(tmp_path):
+    """Four nodes, two splits and two seeds, written in two parts with the last nodes first."""
+    path = tmp_path / "predictions.parquet"
+    chances = np.full((2, 2), 0.5)
+    tables = []
+    for start, roles in ((2, ["val", "train"]), (0, ["train", "unlabelled"])):
+        nodes = np.arange(start, start + 2)
+        about = NodeTable(
+            nodes, nodes.astype(str), np.array(roles), np.array([1, 1]), ("no", "yes")
+        )
+        for split, seed, guess in ((0, 0, [0, 0]), (0, 1, [1, 1]), (1, 0, [1, 0])):
+            tables.append(
+                about.with_predictions(Replica(split, seed, None), np.array(guess), chances)
+            )
+    pq.write_table(pa.concat_tables(tables), path)
+    return path
+
+
+def test_used_nodes_are_those_of_train_and_validation(predictions):
+    assert read_used_ids(predictions) == {0: ["2", "3", "0"], 1: ["2", "3", "0"]}
+
+
+def test_used_nodes_do_not_depend_on_what_the_end_of_the_file_says_of_them(predictions):
+    """The least and largest word of a column are kept there, without a checksum."""
+    expected, content = read_used_ids(predictions), predictions.read_bytes()
+    end = len(content) - 8 - int.from_bytes(content[-8:-4], "little")
+    assert content[end:].count(b"val") > 0
+    predictions.write_bytes(content[:end] + content[end:].replace(b"val", b"tra"))
+    assert read_used_ids(predictions) == expected
+
+
+def test_guesses_are_the_first_seed_s_and_train_nodes_keep_their_class(predictions):
+    assert read_pseudo_labels(predictions, ["no", "yes"], 0).tolist() == [1, 0, 0, 1]
+    assert read_pseudo_labels(predictions, ["no", "yes"], 1).tolist() == [1, 0, 1, 1]
+    assert read_pseudo_labels(predictions, ["yes", "no"], 1).tolist() == [0, 1, 0, 0]
+
+
+def test_predictions_of_something_else_are_refused(predictions, tmp_path):
+    with pytest.raises(HPGMNError, match=r"no predictions for split 7"):
+        read_pseudo_labels(predictions, ["no", "yes"], 7)
+    with pytest.raises(HPGMNError, match="names classes that the graph does not have"):
+        read_pseudo_labels(predictions, ["no", "maybe"], 0)
+    (tmp_path / "bad.parquet").write_bytes(b"PAR1 but not really")
+    with pytest.raises(HPGMNError, match="not a Parquet file"):
+        read_pseudo_labels(tmp_path / "bad.parquet", ["no", "yes"], 0)
+
+
+def test_a_run_on_another_graph_is_refused(tmp_path):
+    metrics = tmp_path / "metrics.json"
+    with pytest.raises(HPGMNError, match="not the folder of a finished run"):
+        refuse_other_graph(metrics, 3, None)
+    metrics.write_text('{"graph_summary": {"num_nodes": 3}}')
+    for trained, own, is_other in (("a", "a", False), ("", "a", False), ("a", "b", True)):
+        tensors = {"one": torch.zeros(1)}
+        write_tensors(tmp_path / "model.safetensors", tensors, {"fingerprint": trained})
+        refuse_other_graph(metrics, 3, None)  # a graph that was not read
+        with pytest.raises(HPGMNError, match=r"another graph \(3 nodes instead of 4\)"):
+            refuse_other_graph(metrics, 4, own)
+        if is_other:
+            with pytest.raises(HPGMNError, match=r"another graph\. Choose a run on this one"):
+                refuse_other_graph(metrics, 3, own)
+        else:
+            refuse_other_graph(metrics, 3, own)
