@@ -19,8 +19,8 @@ from torch import Tensor
 from hpgmn.explain.removal import Shared, statistics_without
 from hpgmn.explain.replicas import ReplicaView, mean_log_probabilities, mean_probabilities
 from hpgmn.graph import Array, Graph
+from hpgmn.models.stage import logits
 from hpgmn.statistics import base_name
-from hpgmn.training.trainer import logits
 
 RERUNS = 50
 """Most neighbours for which a model without statistics is run again."""

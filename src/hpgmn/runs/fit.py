@@ -31,10 +31,11 @@ from hpgmn.runs.folder import (
 from hpgmn.runs.metrics import Result, run_metrics
 from hpgmn.runs.predictions import write_history, write_predictions
 from hpgmn.runs.spec import RunSpec, check_run, earlier_identity, made_with, run_identity
-from hpgmn.training.checkpoint import read_seconds, read_tensors
+from hpgmn.training.checkpoint import read_tensors
 from hpgmn.training.checks import class_number
 from hpgmn.training.replicas import Fitted, Progress, fit_replicas
 from hpgmn.training.saved import MODEL_FILE, SavedModel
+from hpgmn.training.state import read_seconds
 from hpgmn.training.trainer import deterministic_algorithms
 
 logger = logging.getLogger(__name__)

@@ -25,14 +25,14 @@ from hpgmn.base.settings import make_settings, settings_dict
 from hpgmn.graph import Array, Split
 from hpgmn.models import find_model
 from hpgmn.models.label_estimator import EstimatorSettings
-from hpgmn.models.stage import Parameters, Replica, TrainingStage
+from hpgmn.models.stage import Parameters, Replica, TrainingStage, stage_logits
 from hpgmn.runs.folder import HISTORY_FILE, PREDICTIONS_FILE, STATE_FOLDER, finish, note_made_with
 from hpgmn.runs.metrics import Result, run_metrics
 from hpgmn.runs.predictions import NodeTable, roles, write_history
 from hpgmn.runs.spec import RunSpec, surroundings
 from hpgmn.shards import ESTIMATOR_FILE, Shards
 from hpgmn.statistics import StatisticsSettings
-from hpgmn.training.checkpoint import read_seconds, read_tensors
+from hpgmn.training.checkpoint import read_tensors
 from hpgmn.training.checks import (
     LabelCounts,
     check_counts,
@@ -52,8 +52,7 @@ from hpgmn.training.shard_task import (
     fit_shards,
     load_shard_stage,
 )
-from hpgmn.training.stage_runner import stage_logits
-from hpgmn.training.state import TrainState
+from hpgmn.training.state import TrainState, read_seconds
 from hpgmn.training.trainer import deterministic_algorithms, run_training_thread
 
 logger = logging.getLogger(__name__)
