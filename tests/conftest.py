@@ -12,8 +12,7 @@ import pytest
 
 import hpgmn as package
 from hpgmn.base.settings import make_settings
-from hpgmn.models.hpgmn import ENTRY
-from hpgmn.models.label_estimator import estimator_logits, pseudo_labels
+from hpgmn.models.hpgmn import ENTRY, estimator_logits, pseudo_labels
 from hpgmn.models.stage import Replica, logits, make_task
 from hpgmn.shards import ESTIMATOR_FILE, shard
 from hpgmn.shards.files import write_array

@@ -18,8 +18,8 @@ from sklearn.metrics import average_precision_score, balanced_accuracy_score, ro
 
 import hpgmn
 from hpgmn import Graph, HPGMNClassifier, HPGMNError
-from hpgmn.base.calibration import fit_temperature
 from hpgmn.base.errors import GraphError, SettingError
+from hpgmn.base.metrics import fit_temperature
 from hpgmn.models import MODELS
 from hpgmn.models.hpgmn import HPGMNSettings
 from hpgmn.runs.fit import train_folder
@@ -174,7 +174,7 @@ def test_a_missing_gpu_is_told(small_graph, monkeypatch):
 
 def test_splits_that_cannot_be_trained_on_are_told(small_graph):
     train, nothing = small_graph.split(0).train, np.zeros(18, bool)
-    with pytest.raises(SettingError, match="Give both train and val"):
+    with pytest.raises(SettingError, match="Only one of train and val"):
         classifier().fit(small_graph, train=train)
     with pytest.raises(HPGMNError, match="Split given of 'small' has no val nodes"):
         classifier().fit(small_graph, train=train, val=nothing)

@@ -29,8 +29,7 @@ from hpgmn.base.randomness import load_kernels
 from hpgmn.base.settings import make_settings, settings_dict
 from hpgmn.graph import Graph
 from hpgmn.graph.datasets import load
-from hpgmn.models import find_model
-from hpgmn.models.shipped import read_config, settings_for
+from hpgmn.models import find_model, read_config, settings_for
 from hpgmn.models.stage import ModelEntry, Replica, TrainingStage, TrainingTask, make_task
 from hpgmn.runs.fit import train_folder
 from hpgmn.runs.spec import RunSpec

@@ -4,20 +4,16 @@ import dataclasses
 import json
 import zlib
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
 
-if TYPE_CHECKING:  # imported late: collecting tests stays quick
-    pass
 
-
-def _write_run(results, graph, model, scores, *, splits=10, name=None, settings=None, **changes):
+def _write_run(results, graph, model, scores, /, *, splits=10, name=None, settings=None, **changes):
     """Append a run, made up around its test scores (percent), to ``runs.jsonl``."""
     from hpgmn.base.settings import make_settings, settings_dict
-    from hpgmn.models import find_model
-    from hpgmn.models.shipped import settings_for
+    from hpgmn.models import find_model, settings_for
 
     chosen = settings_for(graph, model) | (settings or {})
     values = settings_dict(make_settings(find_model(model).settings, chosen))
@@ -52,21 +48,10 @@ def _write_run(results, graph, model, scores, *, splits=10, name=None, settings=
     return path
 
 
-def _write_trials(results, trials):
-    lines = [json.dumps(trial) for trial in trials]
-    (results / "search.jsonl").write_text("\n".join(lines) + "\n")
-
-
 @pytest.fixture
 def write_run():
     """Return a function that appends a run with given test scores (percent)."""
     return _write_run
-
-
-@pytest.fixture
-def write_trials():
-    """Return a function that writes trials."""
-    return _write_trials
 
 
 def _cells(text, *start):

@@ -12,12 +12,19 @@ if TYPE_CHECKING:
     from hpgmn.auditing import Audit, audit
     from hpgmn.base.errors import HPGMNError
     from hpgmn.classifier import HPGMNClassifier
-    from hpgmn.graph import Graph, Split, Splits, from_networkx, from_pyg, from_tables
+    from hpgmn.graph import (
+        Graph,
+        Split,
+        Splits,
+        from_networkx,
+        from_pyg,
+        from_tables,
+        random_splits,
+    )
     from hpgmn.graph.datasets import load
     from hpgmn.graph.files import read_graph, write_graph
-    from hpgmn.graph.splits import random_splits
     from hpgmn.graph.synthetic import trading_network
-    from hpgmn.models.shipped import settings_for
+    from hpgmn.models import settings_for
     from hpgmn.runs.compare import Comparison, compare
     from hpgmn.runs.portfolio import Choice, choose
     from hpgmn.runs.run import Run, open_run
@@ -45,9 +52,9 @@ _HOMES = {
     "from_tables": "graph",
     "load": "graph.datasets",
     "open_run": "runs.run",
-    "random_splits": "graph.splits",
+    "random_splits": "graph",
     "read_graph": "graph.files",
-    "settings_for": "models.shipped",
+    "settings_for": "models",
     "trading_network": "graph.synthetic",
     "train": "runs.train",
     "tune": "runs.tune",

@@ -13,15 +13,13 @@ import torch
 import yaml
 from torch import Tensor
 
-from hpgmn.base.calibration import calibrated_probabilities
 from hpgmn.base.errors import GraphError, HPGMNError, SettingError
 from hpgmn.base.files import write_error, write_text
-from hpgmn.base.metrics import require_metric
+from hpgmn.base.metrics import calibrated_probabilities, require_metric
 from hpgmn.base.settings import make_settings, read_yaml, to_plain
 from hpgmn.evaluation.scores import scores
 from hpgmn.explain import Explanation, ModelExplanation, explain_model, explain_node
 from hpgmn.graph import Array, Graph, Split, Splits
-from hpgmn.graph.notebook import facts_html
 from hpgmn.models import find_model
 from hpgmn.models.hpgmn import HPGMNSettings
 from hpgmn.models.stage import Replica
@@ -135,6 +133,8 @@ class HPGMNClassifier:
 
     def _repr_html_(self) -> str:
         """Model, changed hyperparameters and what was fitted, for notebooks."""
+        from hpgmn.graph.conversion import facts_html
+
         changed = ", ".join(
             f"{k}={to_plain(v)}" for k, v in self._changed().items() if k != "model"
         )
@@ -200,7 +200,7 @@ class HPGMNClassifier:
     def _logits(self, graph: Graph) -> Tensor:
         """(1, N, C) of every node."""
         if not hasattr(self, "saved_"):
-            raise HPGMNError("This HPGMNClassifier is not fitted. Call fit(graph) first.")
+            raise HPGMNError("This HPGMNClassifier is not fitted.", "Call fit(graph) first.")
         _require_device(self.device)
         return self.saved_.logits(graph, self.device)
 
@@ -227,8 +227,8 @@ class HPGMNClassifier:
             chosen = chosen & np.asarray(mask, bool)
         if not chosen.any():
             raise GraphError(
-                "The mask holds no labelled node, so there is nothing to score. Give a mask of "
-                "labelled nodes."
+                "The mask holds no labelled node, so there is nothing to score.",
+                "Give a mask of labelled nodes.",
             )
         number = class_number(self._sought(), self.saved_.class_names)
         return scores(logits, graph.y, [chosen], self.metric, number)[0]
@@ -254,7 +254,9 @@ class HPGMNClassifier:
             node: the node's id (its position where the graph has no ids); None for the model.
         """
         if not hasattr(self, "saved_"):
-            raise HPGMNError("This HPGMNClassifier is not fitted. Call fit(graph) before explain.")
+            raise HPGMNError(
+                "This HPGMNClassifier is not fitted.", "Call fit(graph) before explain."
+            )
         _require_device(self.device)
         if node is None:
             return explain_model(self.saved_, graph, device=self.device)
@@ -263,7 +265,7 @@ class HPGMNClassifier:
     def save(self, folder: str | Path) -> None:
         """Write the trained model into a folder."""
         if not hasattr(self, "saved_"):
-            raise HPGMNError("This HPGMNClassifier is not fitted. Call fit(graph) before save.")
+            raise HPGMNError("This HPGMNClassifier is not fitted.", "Call fit(graph) before save.")
         target = Path(folder)
         try:
             target.mkdir(parents=True, exist_ok=True)
@@ -287,7 +289,8 @@ class HPGMNClassifier:
         source = Path(folder)
         if not (source / MODEL_FILE).is_file():
             raise HPGMNError(
-                f"{source} holds no {MODEL_FILE}. Give a folder that save() or `hpgmn train` wrote."
+                f"{source} holds no {MODEL_FILE}.",
+                "Give a folder that save() or `hpgmn train` wrote.",
             )
         saved = SavedModel.read(source / MODEL_FILE, model).choose([0])
         own = [info.name for info in dataclasses.fields(saved.entry.settings)]
@@ -310,12 +313,14 @@ def _require_device(device: str) -> None:
     if kind not in ("cpu", "cuda") or (number and not number.isdecimal()):
         raise SettingError.unknown("device", str(device), ("cpu", "cuda"))
     if kind == "cuda" and not torch.cuda.is_available():
-        raise HPGMNError("No CUDA device is available. Use device='cpu'.")
+        raise HPGMNError("No CUDA device is available.", "Use device='cpu'.")
 
 
 def _split(graph: Graph, number: int, train: Array | None, val: Array | None) -> Split:
     if train is None and val is None:
         return graph.split(number)
     if train is None or val is None:
-        raise SettingError("Give both train and val, or the number of a stored split.")
+        raise SettingError(
+            "Only one of train and val is given.", "Give both, or the number of a stored split."
+        )
     return graph.with_splits(Splits(train, val, np.zeros(graph.num_nodes, bool))).split(0)

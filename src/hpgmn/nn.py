@@ -7,8 +7,7 @@ the penalties also take queries without it. Random numbers are functions of a ke
 """
 
 from hpgmn.base.randomness import DropRate, Noise, stable_key
-from hpgmn.models.hpgmn import HPGMN, HPGMNSettings
-from hpgmn.models.label_estimator import LabelEstimator, pseudo_labels
+from hpgmn.models.hpgmn import HPGMN, HPGMNSettings, LabelEstimator, pseudo_labels
 from hpgmn.models.layers import MLP, Linear, Output, StatisticMLP, initialise
 from hpgmn.models.memory import (
     Memory,

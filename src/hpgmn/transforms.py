@@ -72,12 +72,14 @@ class _AddStatistic(BaseTransform):  # type: ignore[misc]  # PyG has no types
         if not isinstance(data, Data):
             raise GraphError(
                 f"{type(self).__name__} reads a torch_geometric.data.Data object of one kind of "
-                f"nodes and edges (got {type(data).__name__}). Call to_homogeneous() first."
+                f"nodes and edges (got {type(data).__name__}).",
+                "Call to_homogeneous() first.",
             )
         if data.edge_index is None:
             raise GraphError(
-                "The PyG object has no edge_index. Add it, or put this transform before the one "
-                "that takes it away, such as ToSparseTensor."
+                "The PyG object has no edge_index.",
+                "Add it, or put this transform before the one that takes it away, such as "
+                "ToSparseTensor.",
             )
         labels, num_classes = self._labels(data)
         graph = _graph(data, num_classes, needs_attributes=self.statistic == "class_means")
@@ -118,13 +120,14 @@ class _AddLabelwise(_AddStatistic):
         num_classes = needed if options["num_classes"] is None else int(options["num_classes"])
         if needed > num_classes:
             raise SettingError(
-                f"num_classes is {num_classes}, but the labels hold class {needed - 1}. Give at "
-                f"least {needed}."
+                f"num_classes is {num_classes}, but the labels hold class {needed - 1}.",
+                f"Give at least {needed}.",
             )
         if not needed:
             raise GraphError(
-                f"{type(self).__name__} found no label it may read. Mark train nodes in "
-                "train_mask, or name an attribute of pseudo labels with labels=."
+                f"{type(self).__name__} found no label it may read.",
+                "Mark train nodes in train_mask, or name an attribute of pseudo labels with "
+                "labels=.",
             )
         return labels, num_classes
 
@@ -297,7 +300,7 @@ def _graph(data: Any, num_classes: int, *, needs_attributes: bool) -> Graph:
     if needs_attributes:
         if data.x is None:
             raise GraphError(
-                "The PyG object has no attributes x, of which class means are means. Add them."
+                "The PyG object has no attributes x, of which class means are means.", "Add them."
             )
         x = data.x
     return Graph(
@@ -318,8 +321,8 @@ def _known_labels(data: Any, which: str, split: int | None) -> Array:
     mask = getattr(data, "train_mask", None)
     if mask is None:
         raise GraphError(
-            "The PyG object has no train_mask, so no label may be read. Add it (RandomNodeSplit "
-            "does), or name an attribute of pseudo labels with labels=."
+            "The PyG object has no train_mask, so no label may be read.",
+            "Add it (RandomNodeSplit does), or name an attribute of pseudo labels with labels=.",
         )
     return np.where(_column(mask, _num_nodes(data), split), labels, -1)
 
@@ -329,14 +332,15 @@ def _whole_numbers(data: Any, name: str) -> Array:
     value = getattr(data, name, None)
     if value is None:
         raise GraphError(
-            f"The PyG object has no attribute '{name}' to read labels from. Add it, or choose "
-            "another with labels=."
+            f"The PyG object has no attribute '{name}' to read labels from.",
+            "Add it, or choose another with labels=.",
         )
     shape = tuple(value.shape)
     if shape not in ((_num_nodes(data),), (_num_nodes(data), 1)):
         raise GraphError(
             f"'{name}' must hold one class for each of the {_num_nodes(data)} nodes (got shape "
-            f"{shape}). Probabilities become classes by argmax(dim=-1)."
+            f"{shape}).",
+            "Probabilities become classes by argmax(dim=-1).",
         )
     blank = np.zeros((_num_nodes(data), 1), np.float32)
     return Graph(blank, np.empty((2, 0), np.int64), value).y
@@ -359,7 +363,8 @@ def _column(mask: Tensor, num_nodes: int, split: int | None) -> Array:
         got = "" if split is None else f" (got {split})"
         raise SettingError(
             f"train_mask has {count} split{'s'[: count > 1]}: choose one with split=, counted "
-            f"from 0{got}. Labels of one split's train nodes are test labels of another."
+            f"from 0{got}.",
+            "Labels of one split's train nodes are test labels of another.",
         )
     return np.asarray(array[:, split])
 

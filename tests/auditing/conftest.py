@@ -1,14 +1,11 @@
 """Graphs made to have one defect each."""
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 
 from hpgmn.graph import Graph
-
-Make = Callable[..., Graph]
 
 
 @pytest.fixture

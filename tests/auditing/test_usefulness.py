@@ -1,7 +1,6 @@
 """Does the graph help: what is trained, what is compared, and what is called noise."""
 
 import itertools
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -20,10 +19,8 @@ from hpgmn.auditing.usefulness import (
 )
 from hpgmn.base.metrics import roc_auc
 from hpgmn.evaluation.scores import Difference
-from hpgmn.graph import Graph, Split
+from hpgmn.graph import Split
 from hpgmn.training.replicas import Progress
-
-Make = Callable[..., Graph]
 
 
 @pytest.fixture

@@ -11,7 +11,9 @@ from hpgmn.base.errors import (
     HPGMNError,
     Remedy,
     SettingError,
+    format_setting,
     nearest,
+    without_controls,
 )
 
 
@@ -144,3 +146,15 @@ def test_an_unknown_name_proposes_nothing_where_nothing_is_similar():
     assert error.remedy is not None
     assert error.remedy.value is None
     assert str(error) == "Unknown metric 'f1'. Choose from: accuracy, roc_auc."
+
+
+def test_tabs_and_line_breaks_stay():
+    assert without_controls("a\tb\nc") == "a\tb\nc"
+
+
+def test_direction_marks_are_replaced():
+    assert without_controls("safe\u202egpj.exe") == "safe\ufffdgpj.exe"
+
+
+def test_booleans_are_lower_case():
+    assert format_setting(True) == "true"

@@ -100,7 +100,7 @@ def test_large_graphs_say_that_nodes_were_drawn(hpgmn, graph_file, monkeypatch):
 
 
 def test_columns_are_counted_and_a_draw_is_said(hpgmn, small_graph, tmp_path, monkeypatch):
-    from hpgmn.auditing import attributes
+    from hpgmn.auditing import measures
 
     x = np.column_stack([small_graph.x, np.zeros((18, 2)), np.ones(18)])
     graph = Graph(x, small_graph.edge_index, small_graph.y)
@@ -108,8 +108,8 @@ def test_columns_are_counted_and_a_draw_is_said(hpgmn, small_graph, tmp_path, mo
     found = audit(load(tmp_path / "columns.npz"), training=False).columns
     text = " ".join(hpgmn("audit", tmp_path / "columns.npz", "--no-training").out.split())
     assert f"determine the label 8 2 1 {len(found.giveaways)} Each column alone, on 15 " in text
-    monkeypatch.setattr(attributes, "MOST_VALUES", 80)
-    monkeypatch.setattr(attributes, "FEWEST_NODES", 5)
+    monkeypatch.setattr(measures, "MOST_VALUES", 80)
+    monkeypatch.setattr(measures, "FEWEST_NODES", 5)
     text = " ".join(hpgmn("audit", tmp_path / "columns.npz", "--no-training").out.split())
     assert "train and validation nodes (a sample);" in text
 

@@ -26,7 +26,7 @@ def test_the_demo_trains_on_the_built_in_graph(hpgmn, monkeypatch):
     def settings_for(graph, model):
         return short | ({"estimator_epochs": 5} if model == "hpgmn" else {})
 
-    monkeypatch.setattr("hpgmn.models.shipped.settings_for", settings_for)
+    monkeypatch.setattr("hpgmn.models.settings_for", settings_for)
     answer = hpgmn("demo", "--nodes", "120", "--out", "demo")
     assert answer.code == 0, answer.err
     others = {"trading-network.npz", "mlp", "gcn"}

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from hpgmn.base.settings import describe_settings, make_settings, settings_dict
-from hpgmn.models import MODELS
-from hpgmn.models.shipped import settings_for
+from hpgmn.models import MODELS, settings_for
 
 Command = Callable[..., Any]
 

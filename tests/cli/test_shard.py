@@ -48,8 +48,8 @@ def test_train_labels_alone_are_counted(tmp_path, small_graph, name, capsys):
 
 def test_guesses_are_those_of_the_estimator(tmp_path, small_graph):
     from hpgmn.base.settings import make_settings
+    from hpgmn.models import settings_for
     from hpgmn.models.hpgmn import HPGMNSettings
-    from hpgmn.models.shipped import settings_for
     from hpgmn.training.trainer import estimate_labels
 
     write_graph(small_graph, tmp_path / "small.npz")
@@ -89,7 +89,7 @@ def test_a_dataset_is_named_and_its_settings_are_those_that_shards_can_have(
     monkeypatch.setenv("HPGMN_DATA", str(tmp_path))
     statistics = ["attributes", "neighbor_attributes"]
     shipped = {"refinement": True, "statistics": statistics, "estimator_epochs": 3}
-    monkeypatch.setattr("hpgmn.models.shipped.settings_for", lambda graph: shipped)
+    monkeypatch.setattr("hpgmn.models.settings_for", lambda graph: shipped)
     assert main(["shard", "texas", "--out", str(tmp_path / "shards"), "--ranges", "2"]) == 0
     told = "do not support all default settings: leaving out refinement, neighbor_attributes."
     assert told in " ".join(capsys.readouterr().err.split())

@@ -1,13 +1,9 @@
 """Small trained models to take apart."""
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
-
-if TYPE_CHECKING:  # imported late, as in the conftest above
-    from hpgmn.training.saved import SavedModel
 
 TINY: dict[str, Any] = {
     "hidden_dim": 6,
@@ -19,8 +15,6 @@ TINY: dict[str, Any] = {
     "estimator_patience": 0,
     "lr": 0.05,
 }
-
-Fit = Callable[..., "SavedModel"]
 
 
 @pytest.fixture
@@ -58,6 +52,19 @@ def predicted():
         return np.asarray(powers / powers.sum(axis=1, keepdims=True))
 
     return found
+
+
+@pytest.fixture
+def statistic_shares():
+    """Compute the Shapley value of each statistic, by name, for a class of each node."""
+    from hpgmn.explain.replicas import players, shapley_values, subset_values
+
+    def shares(replicas, nodes, labels):
+        names = players(replicas[0])
+        values = subset_values(replicas, np.array(nodes), np.array(labels))
+        return [dict(zip(names, shapley_values(row), strict=True)) for row in values]
+
+    return shares
 
 
 @pytest.fixture

@@ -1,7 +1,6 @@
 """The data behind the node explorer: the numbers of ``explain_node`` for many nodes, and limits."""
 
 import json
-from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -11,10 +10,7 @@ from hpgmn.explain.explorer import explorer_data, sample_nodes
 from hpgmn.explain.node import explain_node
 from hpgmn.explain.replicas import open_replicas
 from hpgmn.graph import Graph
-from hpgmn.runs.predictions import roles
-from hpgmn.training.saved import SavedModel
-
-Fit = Callable[..., SavedModel]
+from hpgmn.runs.outputs import roles
 
 
 def data_of(saved, graph):

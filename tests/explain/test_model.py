@@ -2,14 +2,12 @@
 
 import json
 import math
-from collections.abc import Callable
 from copy import copy
 
 import numpy as np
 import pytest
 
 import hpgmn.explain.model as module
-from hpgmn.explain.contributions import describe_patterns, statistic_shares
 from hpgmn.explain.model import (
     entropy,
     explain_model,
@@ -19,14 +17,11 @@ from hpgmn.explain.model import (
     model_overview,
     principal_axes,
 )
-from hpgmn.explain.replicas import mean_probabilities, memory_head, open_replicas
+from hpgmn.explain.replicas import describe_patterns, mean_probabilities, memory_head, open_replicas
 from hpgmn.graph import Array, Graph
-from hpgmn.training.saved import SavedModel
-
-Fit = Callable[..., SavedModel]
 
 
-def test_a_model_is_explained_by_all_its_nodes(named_graph, fit):
+def test_a_model_is_explained_by_all_its_nodes(named_graph, fit, statistic_shares):
     saved = fit(named_graph, seeds=2)
     found = explain_model(saved, named_graph, candidates=4)
     opened = open_replicas(saved, named_graph)
@@ -124,34 +119,36 @@ def test_a_single_column_is_the_only_axis():
     assert principal_axes(np.array([[1.0], [3.0], [4.0]])).tolist() == [[1.0, 0.0]]
 
 
-def test_shares_by_class_are_means_over_its_sampled_nodes(named_graph, fit):
+def test_shares_by_class_are_means_over_its_sampled_nodes(
+    named_graph, fit, statistic_shares, monkeypatch
+):
+    monkeypatch.setattr(module, "SAMPLE", 11)
     saved = fit(named_graph, seeds=2, statistics=("attributes", "class_counts"))
-    found = model_overview(open_replicas(saved, named_graph), saved.class_names, sample=11)
     opened = open_replicas(saved, named_graph)
-    chances = mean_probabilities(opened)
+    overview = model_overview(opened, saved.class_names)
     nodes = np.random.default_rng(0).choice(18, 11, replace=False)
-    labels = chances[nodes].argmax(axis=1)
+    labels = mean_probabilities(opened)[nodes].argmax(axis=1)
     every = statistic_shares(opened, nodes, labels)
-    assert sum(one.nodes for one in found.shares_by_class) == 11
-    for one in found.shares_by_class:
-        own = [
-            share
-            for share, label in zip(every, labels, strict=True)
-            if named_graph.class_names[label] == one.name
+    assert sum(row["nodes"] for row in overview["statistics_by_class"]) == 11
+    for row in overview["statistics_by_class"]:
+        members = [
+            shares
+            for shares, label in zip(every, labels, strict=True)
+            if named_graph.class_names[label] == row["name"]
         ]
-        assert one.nodes == len(own) > 0
-        for name, value in one.statistics.items():
-            assert value == pytest.approx(sum(abs(share[name]) for share in own) / len(own))
-    assert (found.split, found.seeds) == (0, 2)
+        assert row["nodes"] == len(members) > 0
+        for name, value in row["statistics"].items():
+            assert value == pytest.approx(np.mean([abs(shares[name]) for shares in members]))
+    assert (overview["split"], overview["seeds"]) == (0, 2)
 
 
-def test_it_says_what_explain_says(named_graph, fit):
+def test_the_overview_contains_the_explanation(named_graph, fit):
     saved = fit(named_graph)
-    found = model_overview(open_replicas(saved, named_graph), saved.class_names).as_dict()
-    said = json.loads(json.dumps(found, allow_nan=False))
-    plain = json.loads(json.dumps(explain_model(saved, named_graph).as_dict()))
-    assert {name: said[name] for name in plain} == plain
-    assert said["class_names"] == ["student", "faculty", "staff"]
+    overview = model_overview(open_replicas(saved, named_graph), saved.class_names)
+    overview = json.loads(json.dumps(overview, allow_nan=False))
+    explanation = json.loads(json.dumps(explain_model(saved, named_graph).as_dict()))
+    assert {name: overview[name] for name in explanation} == explanation
+    assert overview["class_names"] == ["student", "faculty", "staff"]
 
 
 @pytest.mark.parametrize("memory_dim", [None, 4])
@@ -166,15 +163,15 @@ def test_map_places_queries_and_patterns_in_one_plane(small_graph, fit, memory_d
     patterns = head.memory.patterns[0].detach().double().numpy()
     axes = by_svd(queries)
     singular = np.linalg.svd(queries - queries.mean(axis=0))[1] ** 2
-    np.testing.assert_allclose(found.node_variance, singular[:2] / singular.sum(), rtol=1e-6)
+    np.testing.assert_allclose(found["node_variance"], singular[:2] / singular.sum(), rtol=1e-6)
     places = (queries - queries.mean(axis=0)) @ axes
-    np.testing.assert_allclose(found.nodes, places, rtol=1e-3, atol=1e-5)
+    np.testing.assert_allclose(found["nodes"], places, rtol=1e-3, atol=1e-5)
     ours = (patterns - patterns.mean(axis=0)) @ axes
-    np.testing.assert_allclose(found.patterns, ours, rtol=1e-3, atol=1e-5)
-    assert found.classes == tuple(chances.argmax(axis=1))
+    np.testing.assert_allclose(found["patterns"], ours, rtol=1e-3, atol=1e-5)
+    assert found["classes"] == chances.argmax(axis=1).tolist()
     apart = patterns - patterns.mean(axis=0)
     share = [sum((apart @ axes[:, i]) ** 2) / (apart**2).sum() for i in (0, 1)]
-    np.testing.assert_allclose(found.pattern_variance, share, rtol=1e-5)
+    np.testing.assert_allclose(found["pattern_variance"], share, rtol=1e-5)
 
 
 def test_large_graphs_are_sampled(small_graph, fit):
@@ -182,18 +179,17 @@ def test_large_graphs_are_sampled(small_graph, fit):
     chances = mean_probabilities([opened])
     found = memory_map(opened, chances, shown=7)
     nodes = sorted(np.random.default_rng(0).choice(18, 7, replace=False).tolist())
-    assert found.classes == tuple(chances[nodes].argmax(axis=1).tolist())
-    assert (len(found.nodes), found.all_nodes) == (7, 18)
+    assert found["classes"] == chances[nodes].argmax(axis=1).tolist()
+    assert (len(found["nodes"]), found["all_nodes"]) == (7, 18)
 
 
 @pytest.mark.parametrize(("model", "changes"), [("gcn", {}), ("hpgmn", {"memory": False})])
 def test_what_a_model_has_not_is_left_out(small_graph, fit, model, changes):
     saved = fit(small_graph, model, **changes)
     found = model_overview(open_replicas(saved, small_graph), saved.class_names)
-    assert found.memory_map is None
-    assert found.as_dict()["map"] is None
-    assert found.explanation.patterns == ()
-    assert bool(found.shares_by_class) == (model == "hpgmn")
+    assert found["map"] is None
+    assert found["patterns"] == ()
+    assert bool(found["statistics_by_class"]) == (model == "hpgmn")
 
 
 def test_entropy_of_even_and_certain_rows():

@@ -1,7 +1,6 @@
 """Explaining one node: ids, values that agree with their parts, models of every kind."""
 
 import re
-from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -9,18 +8,13 @@ import pytest
 import hpgmn.explain.neighbors as neighbors
 import hpgmn.explain.node as module
 from hpgmn.base.errors import HPGMNError
-from hpgmn.explain.contributions import statistic_shares
 from hpgmn.explain.neighbors import neighbor_support, turning_point
 from hpgmn.explain.node import explain_node, find_node
 from hpgmn.explain.replicas import open_replicas
-from hpgmn.graph import Array, Graph
-from hpgmn.training.saved import SavedModel
-
-Fit = Callable[..., SavedModel]
-Predicted = Callable[[SavedModel, Graph], Array]
+from hpgmn.graph import Graph
 
 
-def test_an_explanation_is_made_of_its_parts(named_graph, fit, predicted):
+def test_an_explanation_is_made_of_its_parts(named_graph, fit, predicted, statistic_shares):
     saved = fit(named_graph, seeds=2, neighbors="both", epochs=30)
     opened = open_replicas(saved, named_graph)
     expected = predicted(saved, named_graph)
@@ -34,7 +28,7 @@ def test_an_explanation_is_made_of_its_parts(named_graph, fit, predicted):
         assert found.prediction == names[label]
         assert list(found.probabilities.values()) == pytest.approx(expected[place], abs=1e-6)
         assert found.label == (names[named_graph.y[place]] if train[place] else None)
-        [shares] = statistic_shares(opened, np.array([place]), np.array([label]))
+        [shares] = statistic_shares(opened, [place], [label])
         assert found.statistics == pytest.approx(shares)
         assert list(found.statistics.values()) == sorted(shares.values(), reverse=True)
         assert found.baseline is not None

@@ -13,8 +13,7 @@ from hpgmn.base.randomness import Noise, stable_key
 from hpgmn.base.settings import make_settings
 from hpgmn.graph import Graph
 from hpgmn.models import MODELS
-from hpgmn.models.hpgmn import HPGMN, HPGMNSettings
-from hpgmn.models.label_estimator import estimated_labels, estimator_logits
+from hpgmn.models.hpgmn import HPGMN, HPGMNSettings, estimated_labels, estimator_logits
 from hpgmn.models.layers import initialise
 from hpgmn.models.stage import Replica, logits, make_task
 from hpgmn.statistics import STATISTICS, LocalStatistics, statistic_names

@@ -10,8 +10,8 @@ import torch
 
 from hpgmn.graph import Graph
 from hpgmn.models import MODELS
-from hpgmn.models.hpgmn import HPGMNSettings
-from hpgmn.models.label_estimator import (
+from hpgmn.models.hpgmn import (
+    HPGMNSettings,
     class_shares,
     estimated_labels,
     estimator_logits,

@@ -9,11 +9,10 @@ import yaml
 from hpgmn.base.errors import SettingError
 from hpgmn.base.settings import make_settings
 from hpgmn.graph.datasets import DATASETS
-from hpgmn.models import MODELS
+from hpgmn.models import MODELS, has_settings_for, read_config, settings_for
 from hpgmn.models.hpgmn import HPGMNSettings
-from hpgmn.models.shipped import has_settings_for, read_config, settings_for
 
-FOLDER = Path(str(resources.files("hpgmn.models.shipped")))
+FOLDER = Path(str(resources.files("hpgmn.models"))) / "shipped"
 SECTIONS = [
     (path.stem, section)
     for path in sorted(FOLDER.glob("*.yaml"))

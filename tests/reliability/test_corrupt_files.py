@@ -15,8 +15,7 @@ import torch
 import hpgmn as package
 from hpgmn.base.errors import HPGMNError
 from hpgmn.graph import Graph
-from hpgmn.runs.metrics import read_metrics
-from hpgmn.runs.predictions import guessed_labels, used_ids
+from hpgmn.runs.outputs import guessed_labels, read_metrics, used_ids
 from hpgmn.runs.report_data import read_report_data
 from hpgmn.shards import Shards, shard
 from hpgmn.statistics import StatisticsSettings

@@ -116,7 +116,7 @@ def test_a_log_holds_no_codes(hostile):
 
 
 def test_text_that_is_no_name_is_shown_as_it_is():
-    from hpgmn.base.text import without_controls
+    from hpgmn.base.errors import without_controls
 
     fine = "Zoë & 'co' 学生 – ± \u200d 🙂\n\tx"
     assert without_controls(fine) == fine

@@ -15,7 +15,7 @@ import pytest
 
 import hpgmn as package
 from hpgmn.base.errors import HPGMNError
-from hpgmn.runs.metrics import read_metrics
+from hpgmn.runs.outputs import read_metrics
 from hpgmn.training.saved import SavedModel
 
 pytestmark = [pytest.mark.slow, pytest.mark.soak]
@@ -101,11 +101,8 @@ def run(commands, place):
     return start
 
 
-Refused = Callable[[Any, str], None]
-
-
 @pytest.fixture
-def assert_refused(has_remedy):
+def assert_refused(good_message):
     """Fails where a command did not end with a sentence that says what to do."""
 
     def check(answer, what):
@@ -114,7 +111,7 @@ def assert_refused(has_remedy):
         assert last.startswith("Error: "), f"{what}: {answer.err}"
         for trouble in ("Traceback", "Exception ignored", "Logging error"):
             assert trouble not in answer.err, f"{what}: {answer.err}"
-        assert has_remedy(last), f"{what}: {last}"
+        good_message(last)
 
     return check
 

@@ -25,7 +25,7 @@ def trained():
     """A classifier on a graph of tables, with numbers, words and missing values."""
     from hpgmn.classifier import HPGMNClassifier
     from hpgmn.graph import from_tables
-    from hpgmn.graph.splits import random_splits
+    from hpgmn.graph.graph import random_splits
 
     random = np.random.default_rng(2)
     label = np.arange(40) % 2

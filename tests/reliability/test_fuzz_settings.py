@@ -276,8 +276,7 @@ def test_any_config_file(fuzz, tmp_path):
     from hpgmn.base.errors import HPGMNError
     from hpgmn.base.settings import make_settings
     from hpgmn.graph.datasets import check_column_options
-    from hpgmn.models import find_model
-    from hpgmn.models.shipped import read_config
+    from hpgmn.models import find_model, read_config
     from hpgmn.runs.spec import RunSpec
     from hpgmn.tables.columns import Columns
 

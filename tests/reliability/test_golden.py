@@ -23,8 +23,8 @@ import torch
 from hpgmn.base.metrics import METRICS, class_loss
 from hpgmn.base.randomness import DropRate, Noise, signs, stable_key, step_key
 from hpgmn.base.settings import make_settings
+from hpgmn.graph.graph import random_splits
 from hpgmn.graph.homophily import homophily
-from hpgmn.graph.splits import random_splits
 from hpgmn.graph.synthetic import trading_network
 from hpgmn.models import MODELS
 from hpgmn.models.stage import Replica

@@ -11,7 +11,7 @@ import pytest
 
 import hpgmn as package
 from hpgmn.base.errors import HPGMNError
-from hpgmn.runs.metrics import read_metrics
+from hpgmn.runs.outputs import read_metrics
 from hpgmn.training.checkpoint import read_tensors
 
 pytestmark = [pytest.mark.slow, pytest.mark.soak]

@@ -19,7 +19,7 @@ from hpgmn.base.files import CELL_FORMAT, GRAPH_FORMAT, RUN_FORMAT, STUDY_FORMAT
 from hpgmn.cli import main
 from hpgmn.runs.report_data import write_report
 from hpgmn.runs.study import claim, open_study
-from hpgmn_lab.records import read_runs
+from hpgmn_lab.records import read_runs, write_named
 
 OLD = Path(__file__).parent / "old_run"
 
@@ -286,8 +286,10 @@ def test_the_readers_of_runs_refuse_newer_ones(old):
     with pytest.raises(HPGMNError, match="was written by a newer hpgmn"):
         write_report(old / "finished")
     newer_metrics(old)
+    metrics = json.loads((old / "finished" / "metrics.json").read_text())
+    write_named(old / "runs.jsonl", {"finished": metrics})
     with pytest.raises(HPGMNError, match="was written by a newer hpgmn"):
-        read_runs(old)
+        read_runs(old / "runs.jsonl")
 
 
 def test_the_record_of_a_newer_cell_is_not_done_again(tmp_path):

@@ -18,7 +18,7 @@ from hpgmn.runs.compare import (
     reference_of,
     settings_by_model,
 )
-from hpgmn.runs.monitor import InterruptedRunError
+from hpgmn.runs.folder import InterruptedRunError
 from hpgmn.runs.train import Job
 
 

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import math
 from dataclasses import replace
 from itertools import count
 from typing import Any
@@ -12,21 +13,20 @@ import pytest
 import torch
 import yaml
 
-from hpgmn.base.calibration import fit_temperature
 from hpgmn.base.errors import HPGMNError
 from hpgmn.base.files import with_checksum
+from hpgmn.base.metrics import fit_temperature
 from hpgmn.base.settings import read_yaml, settings_dict
 from hpgmn.graph import Graph, Split
 from hpgmn.models.hpgmn import HPGMNSettings
 from hpgmn.models.stage import Replica
 from hpgmn.runs import fit as module
-from hpgmn.runs.fit import train_folder
+from hpgmn.runs.fit import make_monitor, train_folder
 from hpgmn.runs.folder import prepare_folder, write_config
-from hpgmn.runs.metrics import read_metrics
-from hpgmn.runs.predictions import roles
+from hpgmn.runs.outputs import read_metrics, roles
 from hpgmn.runs.spec import RunSpec
 from hpgmn.training.checkpoint import read_tensors, write_tensors
-from hpgmn.training.replicas import Fitted
+from hpgmn.training.replicas import Fitted, Progress
 from hpgmn.training.saved import SavedModel
 
 TINY = HPGMNSettings(
@@ -400,3 +400,34 @@ def test_a_newer_version_resumes(small_graph, tmp_path, monkeypatch):
     seen: list[Any] = []
     train_folder(SPEC, small_graph, tmp_path, report=seen.append)
     assert len(seen) == 3 + 4 - 5
+
+
+def test_missing_callbacks_do_nothing():
+    monitor = make_monitor(None, None, None)
+    monitor.note("a remark")
+    monitor.step("a step", 1, 2)
+    assert not monitor.should_stop()
+
+
+def test_remarks_are_passed_on_and_logged(caplog):
+    remarks: list[str] = []
+    caplog.set_level("INFO", "hpgmn")
+    make_monitor(None, remarks.append, None).note("a remark")
+    assert remarks == ["a remark"] == caplog.messages
+
+
+def test_steps_are_progress_without_scores():
+    seen: list[tuple[str, Progress]] = []
+    monitor = make_monitor(lambda task, now: seen.append((task, now)), None, None)
+    monitor.step("Report")
+    monitor.step("Reading", 3, 10)
+    assert [(task, now.stage, now.epoch, now.epochs) for task, now in seen] == [
+        ("", "Report", 0, 0),
+        ("", "Reading", 3, 10),
+    ]
+    assert all(math.isnan(now.val_score) for _, now in seen)
+
+
+def test_a_step_stops_on_request():
+    with pytest.raises(KeyboardInterrupt):
+        make_monitor(None, None, lambda: True).step("Report")

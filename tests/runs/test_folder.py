@@ -16,17 +16,19 @@ from hpgmn.models.baselines.mlp import MLPSettings
 from hpgmn.runs import folder as module
 from hpgmn.runs.fit import train_folder
 from hpgmn.runs.folder import (
+    InterruptedRunError,
     backup_note,
     create_backup,
     drop_backup,
     finished_run,
+    interruptible,
     log_file,
     prepare_folder,
     record_log,
     restore_backup,
     warnings_among,
 )
-from hpgmn.runs.metrics import read_metrics
+from hpgmn.runs.outputs import read_metrics
 from hpgmn.runs.spec import RunSpec
 
 SPEC = RunSpec(
@@ -328,3 +330,26 @@ def test_a_log_begins_with_what_was_logged_before_it(tmp_path):
     assert warnings_among(early) == ["a column was left out"]
     logger.warning("later")
     assert len(records) == 5
+
+
+def test_an_interrupt_names_the_folder_to_continue(tmp_path):
+    with pytest.raises(KeyboardInterrupt) as early, interruptible(tmp_path, print):
+        raise KeyboardInterrupt
+    assert not isinstance(early.value, InterruptedRunError)  # nothing is there to continue
+    (tmp_path / "config.yaml").write_text("")
+    refused = pytest.raises(InterruptedRunError, match="resume=True")
+    with refused as stopped, interruptible(tmp_path, print):
+        raise KeyboardInterrupt
+    assert stopped.value.folder == tmp_path
+
+
+def test_a_failed_replacement_reports_the_backup(tmp_path):
+    remarks: list[str] = []
+    (tmp_path / ".replaced").mkdir()
+    for name in (None, "metrics.json"):  # a finished run needs no backup
+        if name is not None:
+            (tmp_path / name).write_text("")
+        with pytest.raises(HPGMNError), interruptible(tmp_path, remarks.append):
+            raise HPGMNError("It broke.")
+    [remark] = remarks
+    assert str(tmp_path / ".replaced") in remark

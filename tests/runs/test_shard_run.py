@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -14,14 +15,14 @@ import torch
 from tests.conftest import environment
 
 import hpgmn as package
-from hpgmn.base.calibration import calibrated_probabilities
 from hpgmn.base.errors import HPGMNError, SettingError
+from hpgmn.base.metrics import calibrated_probabilities
 from hpgmn.base.settings import read_yaml
 from hpgmn.cli import main
 from hpgmn.runs import shard_run as module
 from hpgmn.runs.folder import prepare_folder
-from hpgmn.runs.metrics import read_metrics
-from hpgmn.runs.shard_run import count_labels, run_on_shards, shard_spec
+from hpgmn.runs.outputs import read_metrics
+from hpgmn.runs.shard_run import ShardTraining, count_labels, run_on_shards, shard_spec
 from hpgmn.shards import Shards
 from hpgmn.training.checkpoint import read_tensors
 from hpgmn.training.ranks import Ranks
@@ -303,3 +304,30 @@ def test_a_damaged_estimator_is_told_before_the_training(tmp_path, shards_writer
     (tmp_path / "estimator.safetensors").write_text("nothing")
     with pytest.raises(HPGMNError, match="`hpgmn shard`"):
         shard_spec(shards)
+
+
+def test_a_training_runs_once_and_only_lacks_its_report(tmp_path, small_graph, shards_writer):
+    shards = shards_writer(tmp_path / "shards", small_graph, SETTINGS, ranges=2)
+    reports: list[Any] = []
+
+    @contextmanager
+    def watch(*_):
+        yield reports.append
+
+    def requested(resume=False):
+        options = {"settings": {"lr": 0.02, "epochs": 2}, "metric": "macro_f1"}
+        return ShardTraining(
+            shards, tmp_path / "run", options, {}, resume=resume, overwrite=False, watch=watch
+        )
+
+    metrics = requested().run("cpu")
+    assert metrics is not None
+    assert metrics["metric"] == "macro_f1"
+    assert metrics["config"]["settings"]["lr"] == 0.02
+    assert [progress.epoch for progress in reports] == [1, 2]
+    with pytest.raises(HPGMNError, match="exists"):
+        requested().run("cpu")
+    assert requested(resume=True).run("cpu") == metrics
+    assert len(reports) == 2  # nothing is trained again
+    with pytest.raises(HPGMNError, match="ranks"):
+        requested().spec("cpu", 9)

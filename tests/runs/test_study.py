@@ -13,8 +13,7 @@ import pytest
 
 from hpgmn.base.errors import HPGMNError
 from hpgmn.base.settings import make_settings, parse_assignments, settings_dict
-from hpgmn.models import find_model
-from hpgmn.models.shipped import read_config, settings_for
+from hpgmn.models import find_model, read_config, settings_for
 from hpgmn.runs import study as study_file
 from hpgmn.runs.study import (
     best_trial,

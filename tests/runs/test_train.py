@@ -10,7 +10,7 @@ import pytest
 import hpgmn
 from hpgmn.base.errors import HPGMNError, SettingError
 from hpgmn.graph.files import write_graph
-from hpgmn.runs.monitor import InterruptedRunError
+from hpgmn.runs.folder import InterruptedRunError
 from hpgmn.runs.spec import check_run
 from hpgmn.runs.train import default_folder, folder_name, read_options, uses_portfolio
 

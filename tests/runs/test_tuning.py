@@ -13,8 +13,7 @@ from hpgmn.base.errors import HPGMNError, SettingError
 from hpgmn.base.settings import make_settings, settings_dict
 from hpgmn.engines.processes import LocalEngine
 from hpgmn.graph import Graph
-from hpgmn.models import MODELS, find_model
-from hpgmn.models.shipped import read_config
+from hpgmn.models import MODELS, find_model, read_config
 from hpgmn.runs import tune as tuning_tasks
 from hpgmn.runs import tuning
 from hpgmn.runs.search import planned_trials, run_trials

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from hpgmn.base.errors import HPGMNError, SettingError
-from hpgmn.base.locking import lock_folder
+from hpgmn.base.files import lock_folder
 from hpgmn.engines.processes import LocalEngine
 from hpgmn.graph import Graph
 from hpgmn.graph.files import write_graph

@@ -67,7 +67,7 @@ class Failing:
 @pytest.mark.parametrize(
     ("end", "words"),
     [
-        ({"reason": "Gone.", "is_lost": True}, "Gone. What is finished is kept."),
+        ({"reason": "Gone.", "is_lost": True}, "Gone. Run it again: finished work is kept."),
         ({"reason": "Too large."}, "Too large."),
         ({"reason": "Bug.", "trace": "Traceback …"}, "A worker failed:\nTraceback …"),
     ],

@@ -20,8 +20,8 @@ import scipy.sparse as sp
 import torch
 
 import hpgmn
-from hpgmn.base.digests import array_digest
 from hpgmn.base.errors import HPGMNError
+from hpgmn.base.files import array_digest
 from hpgmn.graph import Graph
 from hpgmn.models import MODELS
 from hpgmn.models.hpgmn import HPGMNSettings

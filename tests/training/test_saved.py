@@ -11,9 +11,9 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
-from hpgmn.base.calibration import fit_temperature, fit_temperatures
 from hpgmn.base.errors import HPGMNError
 from hpgmn.base.files import RUN_FORMAT
+from hpgmn.base.metrics import fit_temperature, fit_temperatures
 from hpgmn.base.settings import make_settings
 from hpgmn.graph import Graph
 from hpgmn.models import MODELS

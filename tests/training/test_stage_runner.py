@@ -111,7 +111,7 @@ def test_a_stage_in_batches_asks_for_rows_of_its_batch_alone(small_graph, monkey
         widest = max(widest, nodes.shape[1])
         return rows_of(stage, nodes)
 
-    monkeypatch.setattr("hpgmn.training.stage_runner.rows_of", watched)
+    monkeypatch.setattr("hpgmn.models.stage.rows_of", watched)
     monkeypatch.setattr("hpgmn.models.stage.rows_of", watched)
     monkeypatch.setattr("hpgmn.models.stage.READ_NODES", 3)
     train(task_of(small_graph, settings, settings), ENTRY)

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from scipy.special import stdtrit  # scipy.stats would take half a second to import
@@ -37,16 +36,14 @@ class Published:
 
     mean: float
     std: float | None
-    source: str = "the paper"
 
 
 @dataclass(frozen=True)
 class Elsewhere:
-    """The best accuracy in percent published for the same splits, and the runner-up."""
+    """The best accuracy in percent published for the same splits."""
 
     mean: float
     source: str
-    next_best: tuple[str, float] | None = None
 
 
 @dataclass(frozen=True)
@@ -71,42 +68,23 @@ def _table(
     }
 
 
-def _elsewhere(entry: Mapping[str, Any]) -> Elsewhere:
-    next_best = entry.get("next_best")
-    return Elsewhere(entry["mean"], entry["source"], tuple(next_best) if next_best else None)
-
-
 TABLE_1 = {graph: PrintedFacts(**facts) for graph, facts in _CONTENT["table1"].items()}
 TABLE_2 = _table(_CONTENT["table2"], HETEROPHILOUS)
 TABLE_3 = _table(_CONTENT["table3"], CITATION)
 TABLE_4 = _table(_CONTENT["table4"], ABLATED)
 """Row → graph → accuracy; Table 1: graph → facts."""
-ELSEWHERE = {graph: _elsewhere(entry) for graph, entry in _CONTENT["elsewhere"].items()}
+ELSEWHERE = {graph: Elsewhere(**entry) for graph, entry in _CONTENT["elsewhere"].items()}
 
 
 def published(model: str, graph: str) -> Published | None:
     """Return what the paper prints for a model on a graph, or None.
 
     >>> published("hpgmn", "texas")
-    Published(mean=85.1, std=4.2, source='the paper')
+    Published(mean=85.1, std=4.2)
     >>> published("hpgmn", "cornell") is None
     True
     """
     return (TABLE_2.get(model, {}) | TABLE_3.get(model, {})).get(graph)
-
-
-def target(row: str, graph: str) -> Published | None:
-    """Return the published accuracy a baseline should reach on a graph, or None.
-
-    A number of the model's own source takes precedence over the paper's.
-
-    >>> target("gcn", "texas").mean, target("bmgcn", "texas").source
-    (59.5, 'its own paper')
-    """
-    cell, other = published(row, graph), _CONTENT["targets"].get(row, {"means": {}})
-    if graph not in other["means"]:
-        return cell
-    return Published(other["means"][graph], cell.std if cell else None, other["source"])
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import pytest
 
 from hpgmn.base.errors import SettingError
 from hpgmn.graph.files import write_graph
-from hpgmn.models.shipped import settings_for
+from hpgmn.models import settings_for
 from hpgmn_lab.bench import batches
 
 SHORT = {"epochs": 3, "estimator_epochs": 2, "hidden_dim": 4}

@@ -7,9 +7,8 @@ import pytest
 
 from hpgmn.base.errors import HPGMNError
 from hpgmn.base.settings import make_settings
-from hpgmn.models import find_model
+from hpgmn.models import find_model, read_config, settings_for
 from hpgmn.models.hpgmn import HPGMNSettings
-from hpgmn.models.shipped import read_config, settings_for
 from hpgmn_lab.reproduction import plan
 from hpgmn_lab.reproduction.cells import Cell
 from hpgmn_lab.reproduction.plan import ENCODER_OPTIONS, FULL, QUICK, STATISTICS_OPTIONS, experiment

@@ -1,4 +1,4 @@
-"""Measures of a graph: degrees, components, class sizes, duplicates, data of other datasets."""
+"""Measures of a graph: edges, classes, duplicates, attributes, data of other datasets."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from hashlib import blake2b
 from typing import Any
 
 import numpy as np
+import scipy.sparse as sp
 from scipy.sparse.csgraph import connected_components
 
 from hpgmn.base.errors import GraphError
@@ -19,12 +20,22 @@ from hpgmn.graph.files import read_graph
 
 logger = logging.getLogger(__name__)
 
-PARTS = ("train", "val", "test")
-"""The parts of a split."""
 FEWEST_NEIGHBORS = 3
 """Nodes with fewer neighbours may have the same ones by chance."""
 DISTINCT_ROWS = 0.25
 """If distinct attribute rows are fewer than this share of nodes, equal rows are the rule."""
+MOST_BINS = 64
+"""Columns with more distinct values are binned by quantiles."""
+MOST_VALUES = 20_000_000
+"""Most attribute values that are read; nodes of larger tables are sampled …"""
+FEWEST_NODES = 2_000
+"""… but at least this number of them."""
+LEAST_SUPPORT = 5
+"""Classes with fewer train or validation nodes are not scored on their own."""
+GIVEAWAY = 0.8
+"""A column is a giveaway if it avoids this share of the errors of a constant prediction …"""
+CLASS_GIVEAWAY = 0.95
+"""… or of a single class's shortfall in F1."""
 
 
 @dataclass(frozen=True)
@@ -43,12 +54,8 @@ class Degrees:
         >>> Degrees.of(np.array([0, 1, 4, 5]))
         Degrees(least=0, median=2.5, most=5, without=1)
         """
-        return cls(
-            int(degrees.min()),
-            float(np.median(degrees)),
-            int(degrees.max()),
-            int((degrees == 0).sum()),
-        )
+        low, high, none = int(degrees.min()), int(degrees.max()), int((degrees == 0).sum())
+        return cls(low, float(np.median(degrees)), high, none)
 
 
 @dataclass(frozen=True)
@@ -56,16 +63,11 @@ class Structure:
     """Measures of the edges.
 
     Attributes:
-        nodes: N.
         listed_edges: edges as listed, self-loops and repeats included.
         edges: distinct edges without self-loops; an undirected edge counts once.
-        directed: whether edges are directed.
-        self_loops: edges from a node to itself, as listed.
         repeated_edges: edges listed again in the same direction.
         both_ways: share of the distinct edges whose reverse exists; 1 if not directed.
-        out_degrees: of each node's out-neighbours.
-        in_degrees: of its in-neighbours.
-        degrees: of all its neighbours.
+        degrees: of neighbours in either direction.
         components: weakly connected, isolated nodes included.
         largest_component: its number of nodes.
     """
@@ -121,7 +123,6 @@ class ClassBalance:
 
     Attributes:
         counts: labelled nodes of each class by name, empty classes included.
-        unlabelled: nodes without a label.
         largest_share: share of the largest class among labelled nodes; 0 if there are none.
     """
 
@@ -132,12 +133,7 @@ class ClassBalance:
 
 @dataclass(frozen=True)
 class MissingClass:
-    """A class that a part of some splits lacks.
-
-    Attributes:
-        part: "train", "val" or "test".
-        splits: the splits concerned.
-    """
+    """A class that a part ("train", "val" or "test") of some splits lacks."""
 
     name: str
     part: str
@@ -149,9 +145,7 @@ def class_balance(graph: Graph) -> ClassBalance:
     known = graph.y[graph.y >= 0]
     counts = np.bincount(known, minlength=graph.num_classes)
     return ClassBalance(
-        counts={
-            str(name): int(count) for name, count in zip(graph.class_names, counts, strict=True)
-        },
+        counts=dict(zip(map(str, graph.class_names), counts.tolist(), strict=True)),
         unlabelled=graph.num_nodes - known.size,
         largest_share=float(counts.max() / known.size) if known.size else 0.0,
     )
@@ -163,11 +157,10 @@ def missing_classes(graph: Graph) -> tuple[MissingClass, ...]:
         return ()
     present = np.unique(graph.y[graph.y >= 0])
     missing = []
-    for part in PARTS:
+    for part in ("train", "val", "test"):
         masks = [getattr(split, part) & (graph.y >= 0) for split in graph.splits]
-        counts = np.stack(
-            [np.bincount(graph.y[mask], minlength=graph.num_classes) for mask in masks]
-        )
+        sizes = [np.bincount(graph.y[mask], minlength=graph.num_classes) for mask in masks]
+        counts = np.stack(sizes)
         lacks = counts.any(axis=1, keepdims=True) & (counts == 0)  # (S, C)
         for label in present[lacks[:, present].any(axis=0)]:
             splits = tuple(int(number) for number in np.flatnonzero(lacks[:, label]))
@@ -197,11 +190,7 @@ class Twins:
 
 @dataclass(frozen=True)
 class KnownData:
-    """A known dataset with a local copy that has the same data.
-
-    Attributes:
-        same: which of "attributes", "labels" and "edges" are equal, byte for byte.
-    """
+    """A known dataset with equal data: ``same`` of "attributes", "labels" and "edges"."""
 
     name: str
     same: tuple[str, ...]
@@ -235,7 +224,9 @@ def _groups(graph: Graph) -> Iterator[tuple[str, Array]]:
     for mode, word in modes.items():
         adjacency = graph.adjacency(mode)
         enough = np.diff(adjacency.indptr) >= FEWEST_NEIGHBORS
-        yield word, np.where(enough, equal_rows(_neighbor_rows(adjacency)), -1)
+        spans = itertools.pairwise(adjacency.indptr)
+        rows = (adjacency.indices[first:last].tobytes() for first, last in spans)
+        yield word, np.where(enough, equal_rows(rows), -1)
     groups = equal_rows(_attribute_rows(graph))
     if groups.max() + 1 >= DISTINCT_ROWS * graph.num_nodes:
         yield "attributes", groups
@@ -251,12 +242,6 @@ def equal_rows(rows: Iterator[bytes | None]) -> Array:
     digests = (None if row is None else blake2b(row, digest_size=16).digest() for row in rows)
     numbers = [-1 if digest is None else known.setdefault(digest, len(known)) for digest in digests]
     return np.asarray(numbers, dtype=np.int64)
-
-
-def _neighbor_rows(adjacency: Any) -> Iterator[bytes]:
-    indptr, indices = adjacency.indptr, adjacency.indices
-    for first, last in itertools.pairwise(indptr):
-        yield indices[first:last].tobytes()
 
 
 def _attribute_rows(graph: Graph) -> Iterator[bytes | None]:
@@ -343,3 +328,171 @@ def _is_equal(first: Any, second: Any) -> bool:
     different = first != second
     count = different.nnz if hasattr(different, "nnz") else different.sum()
     return int(count) == 0
+
+
+@dataclass(frozen=True)
+class Giveaway:
+    """A column that alone predicts the label, or one class.
+
+    Attributes:
+        name: the column's, or its position if columns have no names.
+        accuracy: on validation nodes, of the class that is most frequent among train nodes with the
+            column's value.
+        chance: accuracy of the most frequent class of the train nodes.
+        of_class: the class that it predicts, if it is only one.
+        f1: of that class, or of the class predicted best.
+        is_copy: whether train and validation nodes have no exception.
+    """
+
+    column: int
+    name: str
+    accuracy: float
+    chance: float
+    of_class: str | None
+    f1: float
+    is_copy: bool
+
+
+@dataclass(frozen=True)
+class AttributeColumns:
+    """Measures of the attribute columns.
+
+    Attributes:
+        constant: columns with one value everywhere that is not zero.
+        without: nodes whose attributes are all zero.
+        giveaways: columns that predict the label, the best first.
+        judged_nodes: train and validation nodes that were read for them.
+        is_sampled: whether these are a sample.
+    """
+
+    count: int
+    zero: tuple[int, ...]
+    constant: tuple[int, ...]
+    without: int
+    giveaways: tuple[Giveaway, ...]
+    judged_nodes: int
+    is_sampled: bool
+
+
+def gain(score: float, chance: float) -> float:
+    """Return a score relative to chance: 0 by chance, 1 at best.
+
+    >>> gain(0.75, 0.5), gain(0.5, 0.5), gain(1.0, 1.0)
+    (0.5, 0.0, 0.0)
+    """
+    return (score - chance) / (1 - chance) if chance < 1 else 0.0
+
+
+def attribute_columns(graph: Graph, split: Split | None) -> AttributeColumns:
+    """Measure the attribute columns.
+
+    Args:
+        split: only its train and validation labels are read; None skips giveaways.
+    """
+    x = graph.x
+    if sp.issparse(x):
+        low, high = (np.asarray(side.todense()).ravel() for side in (x.min(axis=0), x.max(axis=0)))
+        empty = np.diff(x.indptr) == 0
+    else:
+        low, high, empty = x.min(axis=0), x.max(axis=0), ~x.any(axis=1)
+    train = val = np.empty(0, np.int64)
+    is_sampled = False
+    if split is not None:
+        train, val = sample_labelled_nodes(graph, split)
+        labelled = (split.train | split.val) & (graph.y >= 0)
+        is_sampled = bool(train.size + val.size < labelled.sum())
+    leaks: list[Giveaway] = []
+    if train.size and val.size and np.unique(graph.y[train]).size > 1:
+        leaks = giveaways(graph, train, val)
+    return AttributeColumns(
+        count=graph.num_features,
+        zero=tuple(np.flatnonzero((low == high) & (low == 0)).tolist()),
+        constant=tuple(np.flatnonzero((low == high) & (low != 0)).tolist()),
+        without=int(empty.sum()),
+        giveaways=tuple(leaks),
+        judged_nodes=int(train.size + val.size),
+        is_sampled=is_sampled,
+    )
+
+
+def sample_labelled_nodes(graph: Graph, split: Split) -> tuple[Array, Array]:
+    """Return labelled train and validation nodes, of large tables a seeded sample."""
+    most = max(FEWEST_NODES, MOST_VALUES // graph.num_features)
+    train, val = (np.flatnonzero(part & (graph.y >= 0)) for part in (split.train, split.val))
+    share = most / max(1, train.size + val.size)
+    if share < 1:
+        random = np.random.default_rng(0)
+        train, val = (
+            np.sort(random.choice(nodes, int(nodes.size * share), replace=False))
+            for nodes in (train, val)
+        )
+    return train, val
+
+
+def giveaways(graph: Graph, train: Array, val: Array) -> list[Giveaway]:
+    """Return the columns that alone predict the label far better than the largest class.
+
+    Train nodes are grouped by value (by 64 quantiles if there are more values); each group predicts
+    its most frequent class, scored on validation nodes. Combinations of columns are not tested.
+
+    Args:
+        train: positions of the nodes that vote.
+        val: positions of the nodes that are scored.
+    """
+    nodes, classes = np.concatenate([train, val]), graph.num_classes
+    y, y_val = graph.y[nodes], graph.y[val]
+    default = int(np.bincount(graph.y[train]).argmax())
+    chance = float((y_val == default).mean())
+    sizes = [np.bincount(graph.y[part], minlength=classes) for part in (train, val)]
+    is_scored = np.minimum(*sizes) >= LEAST_SUPPORT
+    # The constant prediction has F1 = 2p / (1 + p) for its class, 0 for others.
+    chance_f1 = np.zeros(classes)
+    chance_f1[default] = 2 * chance / (1 + chance)
+    rows = sp.csc_array(graph.x[nodes])  # stored by column, if dense too
+    result = []
+    for column in range(graph.num_features):
+        entries = slice(rows.indptr[column], rows.indptr[column + 1])
+        if entries.start == entries.stop:
+            continue
+        values = np.zeros(nodes.size, np.float32)
+        values[rows.indices[entries]] = rows.data[entries]
+        guess = votes(values[: train.size], y[: train.size], values, default)
+        hits = guess == y
+        accuracy = float(hits[train.size :].mean())
+        f1 = _f1(guess[train.size :], y_val, classes)
+        gains = np.where(is_scored, (f1 - chance_f1) / np.maximum(1 - chance_f1, 1e-12), -1.0)
+        best = int(gains.argmax())
+        label, is_copy = None, bool(hits.all())
+        if gain(accuracy, chance) < GIVEAWAY:
+            if gains[best] < CLASS_GIVEAWAY:
+                continue
+            label = str(graph.class_names[best])
+            # A copy has no value in common with nodes of other classes.
+            is_copy = not np.intersect1d(values[y == best], values[y != best]).size
+        name = str(column if graph.feature_names is None else graph.feature_names[column])
+        result.append(Giveaway(column, name, accuracy, chance, label, float(f1[best]), is_copy))
+    return sorted(result, key=lambda row: (row.of_class is not None, -row.accuracy, row.column))
+
+
+def votes(train_values: Array, train_labels: Array, values: Array, default: int) -> Array:
+    """Return the most frequent class among train nodes in the same bin.
+
+    >>> votes(np.array([1, 1, 5]), np.array([0, 0, 2]), np.array([1, 5, 6, 0]), default=0).tolist()
+    [0, 2, 2, 0]
+    """
+    cuts = np.unique(train_values)
+    if cuts.size > MOST_BINS:
+        cuts = np.unique(np.quantile(train_values, np.arange(MOST_BINS) / MOST_BINS))
+    bins = np.searchsorted(cuts, train_values, side="right")
+    classes = int(train_labels.max()) + 1
+    table = np.bincount(bins * classes + train_labels, minlength=(cuts.size + 1) * classes)
+    table = table.reshape(-1, classes)
+    guesses = np.where(table.any(axis=1), table.argmax(axis=1), default)
+    return np.asarray(guesses[np.searchsorted(cuts, values, side="right")])
+
+
+def _f1(guess: Array, truth: Array, classes: int) -> Array:
+    """Return F1 of each class; 0 for classes that do not occur."""
+    hits = np.bincount(truth[guess == truth], minlength=classes)
+    both = np.bincount(guess, minlength=classes) + np.bincount(truth, minlength=classes)
+    return np.asarray(2 * hits / np.maximum(both, 1))

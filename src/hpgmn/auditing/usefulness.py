@@ -21,7 +21,7 @@ from hpgmn.base.settings import make_settings
 from hpgmn.evaluation.scores import Difference
 from hpgmn.graph import Array, Graph, Split
 from hpgmn.models import find_model
-from hpgmn.models.label_estimator import estimator_logits
+from hpgmn.models.hpgmn import estimator_logits
 from hpgmn.models.stage import Replica, make_task
 from hpgmn.training.checks import SKEWED
 from hpgmn.training.replicas import Fitted, Progress, fit_replicas

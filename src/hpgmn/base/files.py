@@ -1,4 +1,4 @@
-"""Write files and folders atomically, with checksums and format versions.
+"""Write files and folders atomically, with checksums, digests, locks and format versions.
 
 Content is written to a hidden draft folder beside the target, fsynced and renamed, so a crash or a
 full disk leaves the previous content. Drafts of killed processes are removed by age.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import errno
+import hashlib
 import json
 import os
 import re
@@ -43,8 +44,13 @@ STALE_SECONDS = 24 * 60 * 60
 CHECKSUM_KEY = "crc32"
 """Key of the checksum inside a JSON mapping."""
 
+LOCK_FILE = ".lock"
+"""Name of the lock file inside a folder."""
+
+
 _NAME, _OLD = re.compile(rf"\..+\.[0-9a-f]{{32}}{re.escape(DRAFT_SUFFIX)}"), ".old"
 _DISK_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+_NO_LOCKS = {errno.ENOSYS, errno.ENOTSUP, errno.ENOLCK, errno.EINVAL}
 _STORAGE = _DISK_FULL | {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EIO}
 
 
@@ -114,13 +120,13 @@ reads up to 2). Update hpgmn: pip install -U hpgmn
         return
     if not isinstance(version, int) or isinstance(version, bool):
         raise HPGMNError(
-            f"{what} has the invalid format version {version!r}: it is damaged or not written by "
-            "hpgmn. Restore it."
+            f"{what} has the invalid format version {version!r}.", "Restore the original file."
         )
     if version > newest:
         raise HPGMNError(
             f"{what} was written by a newer hpgmn (format {version}, this one reads up to "
-            f"{newest}). Update hpgmn: pip install -U hpgmn"
+            f"{newest}).",
+            "Update hpgmn: pip install -U hpgmn",
         )
 
 
@@ -174,6 +180,38 @@ def file_checksum(path: Path, skip: int = 0) -> int:
         while block := file.read(2**20):
             checksum = zlib.crc32(block, checksum)
     return checksum
+
+
+def digest(*parts: Any) -> str:
+    """Return the SHA-256 of texts and buffers one after the other."""
+    result = hashlib.sha256()
+    for part in parts:
+        result.update(part.encode() if isinstance(part, str) else part)
+    return result.hexdigest()
+
+
+def json_digest(content: Any) -> str:
+    """Return the SHA-256 of a JSON value, keys sorted."""
+    return digest(json.dumps(content, sort_keys=True))
+
+
+def array_digest(array: Any) -> str:
+    """Return a digest of type, shape and bytes of an array or CSR matrix; "" for None."""
+    if array is None:
+        return ""
+    result = hashlib.blake2b(str(array.shape).encode(), digest_size=20)
+    is_sparse = hasattr(array, "indptr")
+    for part in (array.indptr, array.indices, array.data) if is_sparse else (array,):
+        result.update(f"{part.dtype.str}{part.shape}".encode())
+        result.update(as_bytes(part).data)  # no copy
+    return result.hexdigest()
+
+
+def as_bytes(array: Any) -> Any:
+    """Return the bytes of an array in C order, without a copy where possible."""
+    import numpy as np  # not needed by --help
+
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
 
 
 def write_text(path: Path, text: str, *, fsync: bool = True) -> None:
@@ -330,3 +368,41 @@ def _exchange(first: Path, second: Path) -> bool:
     rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
     at_cwd, exchange = -100, 2  # AT_FDCWD and RENAME_EXCHANGE of Linux
     return rename is not None and rename(at_cwd, bytes(first), at_cwd, bytes(second), exchange) == 0
+
+
+@contextlib.contextmanager
+def lock_folder(folder: Path) -> Iterator[None]:
+    """Create a folder and lock it; raise HPGMNError if another process holds the lock."""
+    message = f"Another process is using {folder}. Wait for it to finish, or choose another folder."
+    with lock_file(folder / LOCK_FILE, message):
+        yield
+
+
+@contextlib.contextmanager
+def lock_file(path: Path, message: str) -> Iterator[None]:
+    """Hold a lock file, which ends with this process and is removed afterwards.
+
+    Args:
+        path: the lock file; its folder is created.
+        message: the error for a second process.
+    """
+    from filelock import FileLock, Timeout  # not needed by most commands
+
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(path, mode=0o666, timeout=0, fallback_to_soft=False)
+        try:
+            lock.acquire()
+        except OSError as error:
+            if isinstance(error, Timeout) or error.errno not in _NO_LOCKS:
+                raise  # otherwise the file system has no locks: work without one
+    except Timeout:
+        raise HPGMNError(message) from None
+    except OSError as error:
+        raise write_error(path.parent, error) from None
+    try:
+        yield
+    finally:
+        with contextlib.suppress(OSError):
+            path.unlink()
+        lock.release()

@@ -25,8 +25,8 @@ from typing import IO, Any, Literal, NamedTuple
 import numpy as np
 import yaml
 
+from hpgmn.base.errors import format_bytes
 from hpgmn.base.machine import free_host_bytes
-from hpgmn.base.text import format_bytes
 
 LARGEST_CONFIG = 2**18
 """Most bytes of a YAML file."""

@@ -56,14 +56,28 @@ def dropout_setting(default: float, help: str) -> Any:
     return setting(default, help, low=0.0, high=1.0, open_high=True, per_replica=True)
 
 
+def share_setting(default: float, help: str) -> Any:
+    """Return a :func:`setting` for a number from 0 to 1, per replica."""
+    return setting(default, help, low=0.0, high=1.0, per_replica=True)
+
+
+def rate_setting(default: float, help: str) -> Any:
+    """Return a :func:`setting` for a rate or weight of at least 0, per replica."""
+    return setting(default, help, low=0.0, per_replica=True)
+
+
+def inherited_setting(parent: type, name: str, default: Any) -> Any:
+    """Return a setting of a parent class with another default."""
+    metadata = next(info.metadata for info in dataclasses.fields(parent) if info.name == name)
+    return field(default=default, metadata=metadata)
+
+
 @dataclass(frozen=True, kw_only=True)
 class TrainSettings:
     """Settings of training, common to all models."""
 
-    lr: float = setting(0.01, "learning rate of Adam", low=0.0, per_replica=True)
-    weight_decay: float = setting(
-        5e-5, "weight decay (L2, added to the gradient)", low=0.0, per_replica=True
-    )
+    lr: float = rate_setting(0.01, "learning rate of Adam")
+    weight_decay: float = rate_setting(5e-5, "weight decay (L2, added to the gradient)")
     epochs: int = setting(300, "most epochs of training", low=1)
     patience: int = setting(
         100, "stop after so many epochs without a better validation score; 0: never", low=0
@@ -79,11 +93,8 @@ class TrainSettings:
         "products on a GPU: exact, of factors rounded to 10 bits, or in training of 7 bits",
         choices=("float32", "tf32", "bfloat16"),
     )
-    consistency_weight: float = setting(
-        0.0,
-        "weight of the agreement between noisy passes on all nodes; 0: one pass, no such loss",
-        low=0.0,
-        per_replica=True,
+    consistency_weight: float = rate_setting(
+        0.0, "weight of the agreement between noisy passes on all nodes; 0: one pass, no such loss"
     )
     consistency_warmup: int = setting(
         0, "epochs over which the weight of the agreement grows from 0 to its full size", low=0
@@ -106,8 +117,8 @@ class BatchSettings(TrainSettings):
         """Raise SettingError for settings that exclude mini-batches."""
         if self.batch_size and self.consistency_weight:
             raise SettingError(
-                "Agreement between noisy passes is about all nodes, so batches cannot have it. Set "
-                "batch_size=0 or consistency_weight=0."
+                "Agreement between noisy passes is about all nodes, so batches cannot have it.",
+                "Set batch_size=0 or consistency_weight=0.",
             )
 
 
@@ -286,19 +297,21 @@ def read_yaml(path: Path) -> dict[str, Any]:
         content = load_yaml(path)
     except UnicodeDecodeError:
         raise SettingError(
-            f"The config file {path} is not UTF-8 text. Save it with the encoding UTF-8."
+            f"The config file {path} is not UTF-8 text.", "Save it with the encoding UTF-8."
         ) from None
     except OSError as error:
         raise SettingError(
-            f"Cannot read the config file {path} ({error.strerror or error}). Check the path."
+            f"Cannot read the config file {path} ({error.strerror or error}).", "Check the path."
         ) from None
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         line = f" at line {mark.line + 1}" if mark else ""
-        raise SettingError(f"The config file {path} is not valid YAML{line}. Correct it.") from None
+        raise SettingError(
+            f"The config file {path} is not valid YAML{line}.", "Correct it."
+        ) from None
     except (ValueError, OverflowError) as error:
         raise SettingError(
-            f"The config file {path} cannot be used ({error}). Keep to 'name: value' lines."
+            f"The config file {path} cannot be used ({error}).", "Keep to 'name: value' lines."
         ) from None
     if not isinstance(content, dict):
         raise SettingError(

@@ -10,7 +10,7 @@ import typer
 from rich.table import Column, Table
 from rich.text import Text
 
-from hpgmn.base.text import MISSING, count_noun
+from hpgmn.base.errors import MISSING, count_noun
 from hpgmn.cli.console import out, say, step_progress, stop_on_signal, training_progress
 from hpgmn.cli.tables import (
     GRAPH_HELP,
@@ -155,7 +155,7 @@ def _difference(difference: Difference) -> str:
 
 
 def _print_homophily_and_twins(found: Audit) -> None:
-    from hpgmn.auditing.findings import ALIKE, MEASURES
+    from hpgmn.auditing.graph_audit import ALIKE, MEASURES
 
     rows = []
     for key, (name, meaning) in MEASURES.items():

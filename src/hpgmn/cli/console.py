@@ -17,8 +17,7 @@ from rich.console import Console, ConsoleOptions, RenderableType
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.segment import Segment
 
-from hpgmn.base.errors import HPGMNError, Remedy, SettingError
-from hpgmn.base.text import without_controls
+from hpgmn.base.errors import HPGMNError, Remedy, SettingError, without_controls
 
 if TYPE_CHECKING:
     from hpgmn.training.replicas import Progress as Step

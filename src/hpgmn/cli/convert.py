@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from hpgmn.base.text import count_noun
+from hpgmn.base.errors import count_noun
 from hpgmn.cli.console import say, step_progress
 from hpgmn.cli.tables import (
     Directed,

@@ -9,8 +9,7 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from hpgmn.base.errors import HPGMNError
-from hpgmn.base.text import mean_and_deviation
+from hpgmn.base.errors import HPGMNError, mean_and_deviation
 from hpgmn.cli.console import monitored, out, say
 
 
@@ -57,7 +56,7 @@ def demo(
 
 def _is_demo(folder: Path, graph: Path) -> bool:
     """Return whether a run folder is an earlier demo's, which may be replaced."""
-    from hpgmn.runs.folder import read_spec
+    from hpgmn.runs.spec import read_spec
 
     try:
         return Path(read_spec(folder).graph).name == graph.name

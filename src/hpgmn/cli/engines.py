@@ -46,7 +46,7 @@ def check_engine(engine: str, address: str | None, workers: int | None = None) -
     if engine not in ENGINES:
         raise SettingError.unknown("engine", engine, ENGINES)
     if address is not None and engine != "ray":
-        raise SettingError("--address is of a Ray cluster. Add --engine ray, or leave it out.")
+        raise SettingError("--address is of a Ray cluster.", "Add --engine ray, or leave it out.")
     if workers is not None and workers < 1:
         raise SettingError(f"--workers must be at least 1 (got {workers}).")
     if engine == "ray":

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from hpgmn.base.text import mean_and_deviation
+from hpgmn.base.errors import mean_and_deviation
 from hpgmn.cli.console import out, say
 from hpgmn.cli.predict import OWN
 

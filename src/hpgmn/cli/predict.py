@@ -75,7 +75,8 @@ def predict(
     if graph is None and (add or only_new or columns):
         raise SettingError(
             "--add, --only-new and options for columns are about another graph than the trained "
-            "one. Name it after the run folder."
+            "one.",
+            "Name it after the run folder.",
         )
     from hpgmn.runs.run import open_run
 

@@ -22,8 +22,7 @@ def settings(
     """List the --set keys with meaning, value and allowed values."""
     from hpgmn.base.settings import describe_settings, make_settings, settings_dict
     from hpgmn.graph.datasets import known_dataset
-    from hpgmn.models import find_model
-    from hpgmn.models.shipped import settings_for
+    from hpgmn.models import find_model, settings_for
 
     entry = find_model(model)
     if graph is not None and not Path(graph).expanduser().exists():

@@ -55,8 +55,8 @@ def shard(
     """
     from hpgmn.base.settings import make_settings, parse_assignments
     from hpgmn.graph.datasets import DATASETS
+    from hpgmn.models import settings_for
     from hpgmn.models.hpgmn import HPGMNSettings
-    from hpgmn.models.shipped import settings_for
     from hpgmn.shards import shard as cut
 
     check_engine(engine, address, workers)
@@ -66,7 +66,8 @@ def shard(
     if settings.refinement:
         raise SettingError(
             "Shards are computed from labels or from the label estimator's pseudo-labels, not "
-            "from those of a first training. Set refinement=false."
+            "from those of a first training.",
+            "Set refinement=false.",
         )
     size = int(memory * 2**30)
     source = _source(graph)
@@ -171,7 +172,7 @@ def _read_labels(file: str, source: Any, split: int) -> Array:
     """Read labels from a file, or from the predictions of a run."""
     from hpgmn.base.parsing import read_array
     from hpgmn.runs.folder import METRICS_FILE, PREDICTIONS_FILE
-    from hpgmn.runs.predictions import guessed_labels, refuse_other_graph
+    from hpgmn.runs.outputs import guessed_labels, refuse_other_graph
 
     path = Path(file).expanduser()
     if (path / PREDICTIONS_FILE).is_file():
@@ -190,7 +191,7 @@ def _read_labels(file: str, source: Any, split: int) -> Array:
         values = read_array(path)
     except (OSError, ValueError) as error:
         raise HPGMNError(
-            f"{path} is no array of plain numbers ({error}). Write it with numpy.save."
+            f"{path} is no array of plain numbers ({error}).", "Write it with numpy.save."
         ) from None
     if values.dtype.kind not in "iu":
         raise HPGMNError(f"{path} must hold whole numbers (got {values.dtype}).")
@@ -211,7 +212,8 @@ def _class_names(folder: Path) -> list[str]:
     if not (folder / "class_names.npy").is_file():
         raise HPGMNError(
             f"The graph folder {folder} names no classes (class_names.npy), so the run's are not "
-            "known to be its own. Write it with hpgmn.write_graph."
+            "known to be its own.",
+            "Write it with hpgmn.write_graph.",
         )
     return [str(name) for name in small_array(folder / "class_names.npy")]
 

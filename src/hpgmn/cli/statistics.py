@@ -34,8 +34,8 @@ def statistics(
 
     from hpgmn.base.settings import make_settings, parse_assignments
     from hpgmn.graph.datasets import DATASETS, load
+    from hpgmn.models import read_config, settings_for
     from hpgmn.models.hpgmn import HPGMNSettings
-    from hpgmn.models.shipped import read_config, settings_for
     from hpgmn.statistics import LocalStatistics, StatisticsSettings, statistic_names
     from hpgmn.training.trainer import estimate_labels
 
@@ -45,7 +45,7 @@ def statistics(
         raise SettingError(f"--out must end in .npz (got '{out_file}').")
     if not out_file.parent.is_dir():
         raise HPGMNError(
-            f"The folder {out_file.parent} does not exist. Create it, or choose another --out."
+            f"The folder {out_file.parent} does not exist.", "Create it, or choose another --out."
         )
     loaded = load(graph)
     paper = read_config("paper")["settings"]
@@ -60,8 +60,9 @@ def statistics(
     settings = make_settings(HPGMNSettings, values | parse_assignments(set_ or []))
     if settings.refinement:
         raise SettingError(
-            "Statistics are computed from labels or from the label estimator's pseudo-labels, not "
-            "from those of a first training. Leave refinement out."
+            "Statistics are computed from labels or from the label estimator's pseudo-labels, "
+            "not from those of a first training.",
+            "Leave refinement out.",
         )
     known, shares = loaded.y, None
     if labels == "estimated":
@@ -75,8 +76,9 @@ def statistics(
     size = sum(built[name].width for name in statistic_names(settings)) * loaded.num_nodes * 4
     if size > 8 * 2**30:
         raise HPGMNError(
-            f"These arrays would take {size / 2**30:.0f} GiB. Select fewer with "
-            "--set statistics=class_counts, or use hpgmn.LocalStatistics, which never builds them."
+            f"These arrays would take {size / 2**30:.0f} GiB.",
+            "Select fewer with --set statistics=class_counts, or use hpgmn.LocalStatistics, "
+            "which never builds them.",
         )
     arrays: dict[str, Any] = {
         name: built[name].rows(nodes).numpy() for name in statistic_names(settings)

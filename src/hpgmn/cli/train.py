@@ -10,8 +10,7 @@ from typing import Annotated, Any
 import typer
 from rich.table import Column, Table
 
-from hpgmn.base.errors import HPGMNError, SettingError
-from hpgmn.base.text import mean_and_deviation
+from hpgmn.base.errors import HPGMNError, SettingError, mean_and_deviation
 from hpgmn.cli.console import METRIC_HELP, monitored, out, refuse_url, say
 from hpgmn.cli.engines import Address, EngineName, check_engine, open_engine
 from hpgmn.cli.tables import (
@@ -129,7 +128,8 @@ def train(
     check_engine(engine, address, workers)
     if engine == "local" and workers is not None:
         raise SettingError(
-            "--workers is of --engine ray: here splits and seeds are trained at once. Leave it out."
+            "--workers is of --engine ray: here splits and seeds are trained at once.",
+            "Leave it out.",
         )
     refuse_url("--out", out_folder)
     columns = column_options(
@@ -161,7 +161,7 @@ def train(
         if len(names) > 1:
             if config is not None:
                 raise SettingError(
-                    "--config holds the settings of one model. Name one with --model."
+                    "--config holds the settings of one model.", "Name one with --model."
                 )
             _compare(graph, names, portfolio, options)
         else:
@@ -169,7 +169,7 @@ def train(
 
 
 def _config_device(config: str | None) -> str:
-    from hpgmn.models.shipped import read_config
+    from hpgmn.models import read_config
 
     return "auto" if config is None else str(read_config(config).get("device", "auto"))
 
@@ -204,9 +204,11 @@ def _compare(
     from hpgmn.runs.compare import compare
 
     if portfolio:
-        raise SettingError("--portfolio chooses the model itself. Leave out --model.")
+        raise SettingError("--portfolio chooses the model itself.", "Leave out --model.")
     if graph is None:
-        raise SettingError("Name the graph: a dataset's name, a graph file or folder, or tables.")
+        raise SettingError(
+            "No graph is given.", "Name a dataset, a graph file or folder, or a node table."
+        )
     comparison = compare(graph, names, **options)
     print_comparison(comparison.content)
     say(f"Run folders: {comparison.folder}")

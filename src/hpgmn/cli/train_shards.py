@@ -75,11 +75,10 @@ def train_shards(
     torchrun --standalone --nproc-per-node 2 -m hpgmn train-shards SHARDS --out RUN --resume
     """
     from hpgmn.base.settings import parse_assignments
-    from hpgmn.models.shipped import read_config
-    from hpgmn.runs.folder import LOG_FILE, log_file, record_log
-    from hpgmn.runs.monitor import Monitor, interruptible
+    from hpgmn.models import read_config
+    from hpgmn.runs.folder import LOG_FILE, interruptible, log_file, record_log
     from hpgmn.runs.report_data import write_report
-    from hpgmn.runs.train_shards import ShardTraining
+    from hpgmn.runs.shard_run import ShardTraining
 
     if resume and overwrite:
         raise SettingError(
@@ -113,7 +112,7 @@ def train_shards(
             say(f"Starting {ray_workers} Ray Train workers; this takes some seconds.")
         with (
             resume_hint(),
-            interruptible(out_folder, Monitor(notify=say)),
+            interruptible(out_folder, say),
             log_file(out_folder / LOG_FILE, records),
             training_progress() as progress,
         ):
@@ -135,7 +134,9 @@ def train_shards(
             if place.engine.is_local:
                 metrics = training.run(place.device)
             else:
-                metrics = training.run_with_ray(place.device, place.engine.workers)
+                from hpgmn.runs.ray_train import train_with_ray
+
+                metrics = train_with_ray(training, place.device, place.engine.workers)
     if metrics is not None:
         write_report(out_folder)
         print_scores(metrics)

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.table import Table
 
-from hpgmn.base.errors import HPGMNError
-from hpgmn.base.text import mean_and_deviation
+from hpgmn.base.errors import HPGMNError, mean_and_deviation
 from hpgmn.cli.console import METRIC_HELP, monitored, out, refuse_url, say
 from hpgmn.cli.engines import Address, EngineName, check_engine, open_engine
 from hpgmn.cli.train import Deterministic
@@ -166,8 +165,8 @@ def _check_complete(result: TuneResult) -> None:
         return
     if not result.is_late:
         raise HPGMNError(
-            f"Only {result.done} of {result.requested} trials are done, because workers died. "
-            "Repeat the command, with fewer --workers if memory is short."
+            f"Only {result.done} of {result.requested} trials are done, because workers died.",
+            "Repeat the command, with fewer --workers if memory is short.",
         )
     say(
         f"Time limit reached: {result.done} of {result.requested} trials are done. Repeat the "

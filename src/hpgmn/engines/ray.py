@@ -19,8 +19,7 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
-from hpgmn.base.errors import HPGMNError, Remedy
-from hpgmn.base.text import count_noun, format_bytes
+from hpgmn.base.errors import HPGMNError, Remedy, count_noun, format_bytes
 from hpgmn.base.version import __version__
 from hpgmn.engines.tasks import (
     GRACE_SECONDS,

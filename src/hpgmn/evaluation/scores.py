@@ -12,7 +12,8 @@ import torch
 from scipy import special
 from torch import Tensor
 
-from hpgmn.base.calibration import (
+from hpgmn.base.metrics import (
+    RANKING_METRICS,
     brier_score,
     calibration_error,
     coverage_curve,
@@ -21,7 +22,6 @@ from hpgmn.base.calibration import (
     reliability,
     threshold_for_accuracy,
 )
-from hpgmn.base.metrics import RANKING_METRICS
 from hpgmn.base.metrics import metric as metric_of
 from hpgmn.graph import Array
 

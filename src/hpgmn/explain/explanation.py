@@ -28,6 +28,14 @@ DIRECTIONS = {
 """A description of the neighbours of several nodes in each neighbour mode."""
 _SHOWN = 8  # rows of a long list in text and HTML; JSON has all
 
+PATTERNS = 3
+"""The number of patterns described for a node, those it attends to most."""
+
+SHARES_NOTE = (
+    "Shares are exact Shapley values of the log-probability; a removed statistic is replaced by "
+    "the mean encoding of the train nodes."
+)
+
 Section = tuple[str, list[tuple[str, str]]]
 """A heading with its rows, for text and HTML."""
 

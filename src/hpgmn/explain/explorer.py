@@ -13,24 +13,25 @@ from typing import Any
 
 import numpy as np
 
-from hpgmn.explain.contributions import (
+from hpgmn.explain.explanation import PATTERNS, SHARES_NOTE, STATISTICS
+from hpgmn.explain.neighbors import (
+    EXACT_UP_TO,
+    has_diffusion,
+    neighbor_support,
+    neighbors_of,
+    node_notes,
+    turning_point,
+)
+from hpgmn.explain.replicas import (
+    ReplicaView,
     describe_patterns,
+    mean_probabilities,
+    missing_notes,
     node_id,
     players,
     shapley_values,
     subset_values,
 )
-from hpgmn.explain.explanation import STATISTICS
-from hpgmn.explain.neighbors import (
-    EXACT_UP_TO,
-    Support,
-    has_diffusion,
-    neighbor_support,
-    neighbors_of,
-    turning_point,
-)
-from hpgmn.explain.node import PATTERNS, SHARES_NOTE, missing_notes, node_notes
-from hpgmn.explain.replicas import ReplicaView, mean_probabilities
 from hpgmn.graph import Array
 
 LISTED = 3000
@@ -171,7 +172,7 @@ def _add_support(
         row["support"] = _round(support.support[shown])
         row["without"] = _without(support.neighbors[: support.removed], support.without)
         row["turning"] = None if turned is None else _without(*turned)
-        row["notes"] = _support_notes(replicas, support)
+        row["notes"] = node_notes(replicas, support)
 
 
 def _seconds(replicas: Sequence[ReplicaView], degree: int) -> float:
@@ -181,11 +182,6 @@ def _seconds(replicas: Sequence[ReplicaView], degree: int) -> float:
         edges = replicas[0].graph.num_edges
         cost += (min(degree, EXACT_UP_TO) + 8) * (2e-3 + 1.5e-7 * edges)
     return cost
-
-
-def _support_notes(replicas: Sequence[ReplicaView], support: Support) -> list[str]:
-    general = missing_notes(replicas)
-    return [note for note in node_notes(replicas, support) if note not in general]
 
 
 def _without(removed: Array, probabilities: Array) -> dict[str, Any] | None:

@@ -7,25 +7,27 @@ nearest chosen node (diverse).
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 
-from hpgmn.explain.contributions import (
+from hpgmn.explain.explanation import LabelCandidate, ModelExplanation, Pattern
+from hpgmn.explain.replicas import (
     REDUNDANT_FROM,
     UNUSED_BELOW,
-    SampledShares,
+    ReplicaView,
     describe_patterns,
+    mean_probabilities,
+    memory_head,
+    missing_notes,
     node_id,
-    sampled_shares,
+    open_replicas,
+    players,
+    shapley_values,
+    subset_values,
 )
-from hpgmn.explain.explanation import LabelCandidate, ModelExplanation, Pattern
-from hpgmn.explain.node import missing_notes
-from hpgmn.explain.replicas import ReplicaView, mean_probabilities, memory_head, open_replicas
 from hpgmn.graph import Array, Graph
 from hpgmn.training.saved import SavedModel
 
@@ -45,66 +47,6 @@ LABEL_NOTE = (
 )
 
 
-@dataclass(frozen=True)
-class ClassShares:
-    """Mean absolute Shapley value of each statistic over the sampled nodes of a predicted class."""
-
-    name: str
-    nodes: int
-    statistics: dict[str, float]
-
-
-@dataclass(frozen=True)
-class MemoryMap:
-    """Nodes and patterns on the first two principal components of the nodes' queries.
-
-    Attributes:
-        all_nodes: the number of nodes of the graph.
-        node_variance: the share of the variance of the queries on each axis.
-        pattern_variance: the share of the variance of the patterns on each axis.
-        classes: for each shown node the number of its predicted class.
-        nodes: positions of the shown nodes.
-        patterns: positions of all patterns relative to their mean, which does not affect attention.
-    """
-
-    all_nodes: int
-    node_variance: tuple[float, ...]
-    pattern_variance: tuple[float, ...]
-    classes: tuple[int, ...]
-    nodes: tuple[tuple[float, ...], ...]
-    patterns: tuple[tuple[float, ...], ...]
-
-
-@dataclass(frozen=True)
-class Overview:
-    """The explanation of a model with the data of its figures.
-
-    Attributes:
-        split: that of the models.
-        seeds: the number of models.
-        shares_by_class: for the predicted classes of the sampled nodes.
-        memory_map: None without a memory.
-    """
-
-    split: int
-    seeds: int
-    class_names: tuple[str, ...]
-    explanation: ModelExplanation
-    shares_by_class: tuple[ClassShares, ...]
-    memory_map: MemoryMap | None
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return every value, for JSON."""
-        return {
-            "split": self.split,
-            "seeds": self.seeds,
-            "class_names": list(self.class_names),
-            **self.explanation.as_dict(),
-            "statistics_by_class": [dataclasses.asdict(row) for row in self.shares_by_class],
-            "map": None if self.memory_map is None else dataclasses.asdict(self.memory_map),
-        }
-
-
 def explain_model(
     saved: SavedModel,
     graph: Graph,
@@ -118,33 +60,48 @@ def explain_model(
     Args:
         saved: the model; its replicas should be the seeds of one split.
         graph: the graph it was trained on, or another.
-        sample: the statistics' shares are averaged over so many nodes, drawn with seed 0.
+        sample: how many nodes, drawn with seed 0, the statistics' shares are averaged over.
         candidates: how many nodes to label next are named.
     """
     replicas = open_replicas(saved, graph, device)
-    overview = model_overview(replicas, saved.class_names, sample=sample, candidates=candidates)
-    return overview.explanation
+    _, shares = _sample_shares(replicas, mean_probabilities(replicas), sample)
+    return _explanation(replicas, saved.class_names, shares, candidates)
 
 
-def model_overview(
-    replicas: Sequence[ReplicaView],
-    names: tuple[str, ...],
-    *,
-    sample: int = SAMPLE,
-    candidates: int = LABEL_CANDIDATES,
-) -> Overview:
-    """Explain open replicas of one split, with the data of the figures.
+def model_overview(replicas: Sequence[ReplicaView], names: tuple[str, ...]) -> dict[str, Any]:
+    """Return the explanation of open replicas of one split with the data of its figures, for JSON.
 
     Args:
         names: the classes of the model.
     """
     first, probabilities = replicas[0], mean_probabilities(replicas)
-    shares = sampled_shares(replicas, probabilities, sample) if first.reads_statistics else None
+    labels, shares = _sample_shares(replicas, probabilities, SAMPLE)
+    by_class = [
+        {
+            "name": names[label],
+            "nodes": int((labels == label).sum()),
+            "statistics": _mean_sizes(replicas[0], shares[labels == label]),
+        }
+        for label in np.unique(labels).tolist()
+    ]
+    return {
+        "split": first.task.replicas[0].split,
+        "seeds": len(replicas),
+        "class_names": list(names),
+        **_explanation(replicas, names, shares, LABEL_CANDIDATES).as_dict(),
+        "statistics_by_class": by_class,
+        "map": None if first.attention is None else memory_map(first, probabilities),
+    }
+
+
+def _explanation(
+    replicas: Sequence[ReplicaView], names: tuple[str, ...], shares: Array, candidates: int
+) -> ModelExplanation:
+    first, probabilities = replicas[0], mean_probabilities(replicas)
     notes = missing_notes(replicas)
     patterns: tuple[Pattern, ...] = ()
     redundant: tuple[tuple[int, ...], ...] = ()
     unused: tuple[int, ...] = ()
-    memory = None
     if first.attention is not None:
         description = describe_patterns(first, probabilities)
         patterns = tuple(
@@ -152,38 +109,46 @@ def model_overview(
             for k in np.argsort(-description.usage, kind="stable").tolist()
         )
         redundant, unused = tuple(map(tuple, description.redundant())), tuple(description.unused)
-        memory = memory_map(first, probabilities)
         notes.append(
             f"Unused: mean attention below {UNUSED_BELOW:g}/K. Redundant: patterns whose attention "
             f"correlates pairwise, over the nodes, by at least {REDUNDANT_FROM:g}."
         )
     ranking = _label_next(replicas, probabilities, candidates, names)
-    explanation = ModelExplanation(
+    return ModelExplanation(
         model=first.entry.name,
-        statistics=shares.mean_sizes() if shares else {},
-        sampled=shares.labels.size if shares else 0,
+        statistics=_mean_sizes(first, shares) if shares.size else {},
+        sampled=shares.shape[0],
         patterns=patterns,
         redundant=redundant,
         unused=unused,
         label_next=ranking,
         notes=(*notes, LABEL_NOTE) if ranking else tuple(notes),
     )
-    return Overview(
-        split=first.task.replicas[0].split,
-        seeds=len(replicas),
-        class_names=names,
-        explanation=explanation,
-        shares_by_class=() if shares is None else shares_by_class(shares, names),
-        memory_map=memory,
-    )
 
 
-def shares_by_class(shares: SampledShares, names: tuple[str, ...]) -> tuple[ClassShares, ...]:
-    """Return the statistics' shares by predicted class, in the order of the classes."""
-    return tuple(
-        ClassShares(names[label], int((shares.labels == label).sum()), shares.mean_sizes(label))
-        for label in np.unique(shares.labels).tolist()
-    )
+def _sample_shares(
+    replicas: Sequence[ReplicaView], probabilities: Array, sample: int
+) -> tuple[Array, Array]:
+    """Compute the statistics' Shapley values for nodes drawn with seed 0.
+
+    Returns:
+        (n,) the predicted class of each node, and (n, S) values; empty for models without
+        statistics.
+    """
+    if not replicas[0].reads_statistics:
+        return np.empty(0, np.int64), np.empty((0, 0))
+    count = min(sample, probabilities.shape[0])
+    nodes = np.random.default_rng(0).choice(probabilities.shape[0], count, replace=False)
+    labels = probabilities[nodes].argmax(axis=1)
+    shares = [shapley_values(values) for values in subset_values(replicas, nodes, labels)]
+    return labels, np.array(shares)
+
+
+def _mean_sizes(replica: ReplicaView, shares: Array) -> dict[str, float]:
+    """Return the mean absolute Shapley value of each statistic, the largest first."""
+    sizes = np.abs(shares).mean(axis=0).tolist()
+    ranked = sorted(zip(players(replica), sizes, strict=True), key=lambda pair: -pair[1])
+    return dict(ranked)
 
 
 # Nodes to label next
@@ -245,7 +210,7 @@ def label_next(
         degrees: (N,) neighbours of each node.
         queries: (n, D) of the candidates.
         candidates: (n,) positions of nodes without a train label.
-        count: at most so many.
+        count: the most nodes that are chosen.
     """
     score = label_worth(probabilities[candidates], degrees[candidates])
     distance = np.ones(candidates.size)
@@ -263,12 +228,20 @@ def label_next(
 # The map
 
 
-def memory_map(replica: ReplicaView, probabilities: Array, shown: int = SHOWN_NODES) -> MemoryMap:
-    """Project nodes and patterns of a replica with a memory.
+def memory_map(
+    replica: ReplicaView, probabilities: Array, shown: int = SHOWN_NODES
+) -> dict[str, Any]:
+    """Project nodes and patterns on the first two principal components of the nodes' queries.
 
     Args:
+        replica: with a memory.
         probabilities: (N, C) of the prediction.
-        shown: at most so many nodes, drawn with seed 0 if there are more.
+        shown: the most nodes on the map, drawn with seed 0 if there are more.
+
+    Returns:
+        all_nodes: N; node_variance and pattern_variance: the share of the queries' and of the
+        patterns' variance on each axis; classes: the predicted class of each shown node; nodes and
+        patterns: positions, of patterns relative to their mean, which does not affect attention.
     """
     count = probabilities.shape[0]
     nodes = np.arange(count)
@@ -280,14 +253,15 @@ def memory_map(replica: ReplicaView, probabilities: Array, shown: int = SHOWN_NO
     queries = replica.queries(nodes).double().cpu().numpy()
     patterns = head.memory.patterns[0].detach().double().cpu().numpy()
     axes = principal_axes(queries)
-    return MemoryMap(
-        all_nodes=count,
-        node_variance=_variance_on(queries, axes),
-        pattern_variance=_variance_on(patterns, axes),
-        classes=tuple(probabilities[nodes].argmax(axis=1).tolist()),
-        nodes=_positions((queries - queries.mean(axis=0)) @ axes),
-        patterns=_positions((patterns - patterns.mean(axis=0)) @ axes),
-    )
+    queries, patterns = queries - queries.mean(axis=0), patterns - patterns.mean(axis=0)
+    return {
+        "all_nodes": count,
+        "node_variance": _variance_on(queries, axes),
+        "pattern_variance": _variance_on(patterns, axes),
+        "classes": probabilities[nodes].argmax(axis=1).tolist(),
+        "nodes": _positions(queries @ axes),
+        "patterns": _positions(patterns @ axes),
+    }
 
 
 def principal_axes(rows: Array) -> Array:
@@ -313,12 +287,11 @@ def principal_axes(rows: Array) -> Array:
     return axes
 
 
-def _variance_on(rows: Array, axes: Array) -> tuple[float, ...]:
+def _variance_on(centred: Array, axes: Array) -> list[float]:
     """Return the share of the rows' variance on each axis; 0 if all rows are equal."""
-    centred = rows - rows.mean(axis=0)
-    total = np.square(centred).sum()
-    return tuple((np.square(centred @ axes).sum(axis=0) / (total or 1.0)).tolist())
+    variance = np.square(centred @ axes).sum(axis=0) / (np.square(centred).sum() or 1.0)
+    return [float(share) for share in variance]
 
 
-def _positions(points: Array) -> tuple[tuple[float, ...], ...]:
-    return tuple(tuple(float(f"{part:.{_DIGITS}g}") for part in point) for point in points.tolist())
+def _positions(points: Array) -> list[list[float]]:
+    return [[float(f"{part:.{_DIGITS}g}") for part in point] for point in points.tolist()]

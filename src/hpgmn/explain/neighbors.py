@@ -1,7 +1,9 @@
 """The effect of neighbours: the probability of a class with a neighbour minus that without it.
 
-HP-GMN recomputes the node's statistics without the neighbour (:mod:`hpgmn.explain.removal`); of
-more than :data:`EXACT_UP_TO` neighbours the diffusion row is recomputed only for the
+HP-GMN recomputes the node's statistics: all edges between the node and a removed neighbour are
+removed, in both directions; pseudo-labels and the statistics of other nodes stay. Class counts,
+class means, adjacency and neighbour means equal a full recomputation; a diffusion row is recomputed
+on the graph without the edges, with more than :data:`EXACT_UP_TO` neighbours only for the
 :data:`EXACT_FIRST` with the largest effect at a fixed row. Other models are run again on the graph
 without the edges, for up to :data:`RERUNS` neighbours.
 """
@@ -11,30 +13,51 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
+import scipy.sparse as sp
 import torch
 from torch import Tensor
 
-from hpgmn.explain.removal import Shared, statistics_without
+from hpgmn.base.errors import HPGMNError
+from hpgmn.base.randomness import signs
+from hpgmn.base.sparse import SparseMatrix
 from hpgmn.explain.replicas import ReplicaView, mean_log_probabilities, mean_probabilities
 from hpgmn.graph import Array, Graph
+from hpgmn.graph.edges import sorted_csr
 from hpgmn.models.stage import logits
-from hpgmn.statistics import base_name
+from hpgmn.statistics import Statistic, averaged_statistic, base_name
+from hpgmn.statistics.diffusion import DenseDiffusion, coefficients, series, transition
+from hpgmn.statistics.labelwise import FactoredMeans, class_counts, class_means, scale_counts
+from hpgmn.statistics.operators import DenseRows, NeighborMean, ReplicaRows, SparseRows
+from hpgmn.statistics.push import largest_entries
+from hpgmn.statistics.scaling import inverse_or_zero, scale_attributes
+from hpgmn.statistics.sketch import node_keys, sketch_attributes
 
 RERUNS = 50
 """Most neighbours for which a model without statistics is run again."""
 
 EXACT_UP_TO = 64
-"""With diffusion, the effects of so many neighbours are all exact."""
+"""With diffusion, up to this number of neighbours all effects are exact."""
 
 EXACT_FIRST = 32
-"""With diffusion and more neighbours, so many effects are exact, those that seem largest."""
+"""With diffusion and more neighbours, the number of exact effects: those that seem largest."""
 
 _MOST_REMOVED = 64  # neighbours removed to see whether the class changes
 _SETS = 8  # of them evaluated at once
 _ENTRIES = 2**20  # neighbours times sets held at once
 _NUMBERS = 2**24  # numbers of dense rows held at once
+_EXACT = 1e-9  # truncation error of the series that replaces an inverse
+
+NEIGHBORS_NOTE = (
+    "Points of a neighbour: probability with it minus without it, its edges to the node removed, "
+    "all other nodes and pseudo-labels unchanged."
+)
+RERUN_NOTE = (
+    "Points of a neighbour: probability with it minus without it, the model run again on the graph "
+    "without its edges to the node."
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,41 +103,31 @@ def neighbor_support(
 
     Args:
         replicas: their probabilities are averaged.
-        most: so many neighbours are removed together, those with the strongest support.
+        most: how many neighbours are removed together, those with the strongest support.
     """
+
+    def effects(neighbors: Array, *, keep_diffusion: bool = False) -> Array:
+        sets = [np.empty(0, np.int64), *neighbors[:, None]]
+        values = probabilities_without(replicas, node, sets, keep_diffusion=keep_diffusion)
+        return np.asarray(values[0, label] - values[1:, label])
+
     near, left_out, approximate = neighbors_of(replicas, node), 0, 0
     if not replicas[0].reads_statistics:
         left_out = max(0, near.size - RERUNS)
         near = near[:RERUNS]
     if near.size > EXACT_UP_TO and has_diffusion(replicas[0]):
         approximate = near.size - EXACT_FIRST
-        support = _support(replicas, node, label, near, keep_diffusion=True)
-        near, support = _rank(near, support)
-        support[:EXACT_FIRST] = _support(replicas, node, label, near[:EXACT_FIRST])
+        support = effects(near, keep_diffusion=True)
+        order = np.argsort(-support, kind="stable")
+        near, support = near[order], support[order]
+        support[:EXACT_FIRST] = effects(near[:EXACT_FIRST])
     else:
-        support = _support(replicas, node, label, near)
-    near, support = _rank(near, support)
+        support = effects(near)
+    order = np.argsort(-support, kind="stable")
+    near, support = near[order], support[order]
     removed = min(most, int((support > 0).sum()))
     without = probabilities_without(replicas, node, [near[:removed]])[0]
     return Support(near, support, removed, without, approximate, left_out)
-
-
-def _support(
-    replicas: Sequence[ReplicaView],
-    node: int,
-    label: int,
-    near: Array,
-    *,
-    keep_diffusion: bool = False,
-) -> Array:
-    sets = [np.empty(0, np.int64), *near[:, None]]
-    values = probabilities_without(replicas, node, sets, keep_diffusion=keep_diffusion)[:, label]
-    return np.asarray(values[0] - values[1:])
-
-
-def _rank(near: Array, support: Array) -> tuple[Array, Array]:
-    order = np.argsort(-support, kind="stable")
-    return near[order], support[order]
 
 
 def turning_point(
@@ -170,15 +183,11 @@ def _from_statistics(
     size = max(1, min(_ENTRIES // degree, _NUMBERS // widest))
     parts = []
     for first in range(0, len(removed), size):
-        shared: Shared = {}
-        outputs = []
+        sets, outputs = removed[first : first + size], []
+        shared: dict[Any, Statistic] = {}
         for replica in replicas:
             inputs = statistics_without(
-                replica,
-                node,
-                removed[first : first + size],
-                keep_diffusion=keep_diffusion,
-                shared=shared,
+                replica, node, sets, keep_diffusion=keep_diffusion, shared=shared
             )
             with torch.no_grad():
                 outputs.append(replica.module(inputs).logits[0])
@@ -247,9 +256,9 @@ def removal_effects(
     """Validate explanations: remove named and random neighbours of nodes drawn at random.
 
     Args:
-        count: at most so many nodes.
-        least: only nodes with so many neighbours are drawn.
-        most: at most so many neighbours are named, fewer if fewer support the class.
+        count: the most nodes that are drawn.
+        least: the fewest neighbours of a drawn node.
+        most: the most neighbours that are named; fewer if fewer support the class.
         seed: of both draws.
     """
     random = np.random.default_rng(seed)
@@ -270,3 +279,196 @@ def removal_effects(
         if len(nodes) == count:
             break
     return RemovalEffects(np.array(nodes), np.array(named), np.array(drawn))
+
+
+def node_notes(replicas: Sequence[ReplicaView], support: Support) -> list[str]:
+    """Note how the effects of neighbours were computed."""
+    how = NEIGHBORS_NOTE if replicas[0].reads_statistics else RERUN_NOTE
+    notes = [how] if support.neighbors.size else ["The node has no neighbours."]
+    if replicas[0].reads_statistics and not replicas[0].modes:
+        notes = ["The model reads attributes only: neighbours have no effect."]
+    if support.approximate:
+        notes.append(
+            f"Points are exact for the {EXACT_FIRST} neighbours with the largest effect; for the "
+            "others the node's diffusion row is kept."
+        )
+    if support.left_out:
+        notes.append(
+            f"{support.left_out} more neighbours were not evaluated: {replicas[0].entry.name} has "
+            "to be run again for each."
+        )
+    return notes
+
+
+# Statistics of one node without neighbours
+
+
+def statistics_without(
+    replica: ReplicaView,
+    node: int,
+    removed: Sequence[Array],
+    *,
+    keep_diffusion: bool = False,
+    shared: dict[Any, Statistic] | None = None,
+) -> dict[str, Statistic]:
+    """Return for each statistic of HP-GMN B rows, row b without the neighbours ``removed[b]``.
+
+    Args:
+        removed: B sets of positions.
+        keep_diffusion: whether the node's diffusion row stays as it is.
+        shared: diffusion rows of other replicas, same node and sets; extended here.
+    """
+    index = torch.full((1, len(removed)), node, device=replica.task.device)
+    shared = {} if shared is None else shared
+    statistics: dict[str, Statistic] = {}
+    for name in replica.module.names:
+        is_diffusion = base_name(name) == "diffusion"
+        if name not in replica.modes or (is_diffusion and keep_diffusion):
+            statistics[name] = replica.stage.inputs[name].some(index)
+        elif is_diffusion:
+            key = name, replica.task.settings[0]
+            if key not in shared:
+                shared[key] = _diffusion(replica, name, node, removed)
+            statistics[name] = shared[key]
+        else:
+            statistics[name] = _of_neighbors(replica, name, node, removed)
+    return statistics
+
+
+def _of_neighbors(
+    replica: ReplicaView, name: str, node: int, removed: Sequence[Array]
+) -> Statistic:
+    """Return B rows of a statistic of the neighbours, from (B, n) weights, 0 for removed ones."""
+    settings, device = replica.task.settings[0], replica.task.device
+    adjacency = replica.task.statistics.adjacency(replica.modes[name])
+    row = slice(adjacency.indptr[node], adjacency.indptr[node + 1])
+    near, weights = adjacency.indices[row], adjacency.data[row]
+    if near.size == 0:  # a neighbour of weight zero avoids empty matrices
+        near, weights = np.zeros(1, adjacency.indices.dtype), np.zeros(1, np.float32)
+    dense = np.stack([np.where(np.isin(near, gone), 0, weights) for gone in removed])
+    kept = sorted_csr(sp.csr_array(dense.astype(np.float32)))
+    base, whole = base_name(name), replica.stage.inputs[name]
+    if averaged_statistic(base) is not None:
+        there = torch.from_numpy(near.astype(np.int64))[None].to(device)
+        inner = whole.statistic.some(there)
+        return NeighborMean(inner, SparseMatrix(transition(kept, "row"), device))
+    if base == "class_counts":
+        if replica.shares is None:
+            counts = class_counts(kept, replica.labels[near], replica.task.num_classes)
+        else:
+            counts = np.asarray(kept @ replica.shares[near], np.float32)
+        scaled = scale_counts(counts, settings.class_counts_scaling)
+        return ReplicaRows(torch.from_numpy(scaled)[None].to(device))
+    if base == "class_means":
+        return _class_means(replica, whole, near, kept)
+    if base == "adjacency":
+        rows = scale_attributes(kept, settings.adjacency_scaling)
+        shape = (len(removed), replica.graph.num_nodes)
+        placed = sp.csr_array((rows.data, near[rows.indices], rows.indptr), shape=shape)
+        return replica.task.statistics.reindex(SparseRows(SparseMatrix(sorted_csr(placed), device)))
+    raise HPGMNError(
+        f"The statistic '{base}' cannot be recomputed without some neighbours.",
+        "Handle it in hpgmn.explain.neighbors, or explain a model without it",
+    )
+
+
+def _class_means(
+    replica: ReplicaView, whole: Statistic, near: Array, kept: sp.csr_array
+) -> Statistic:
+    settings, classes = replica.task.settings[0], replica.task.num_classes
+    device, labels = replica.task.device, replica.labels[near]
+    x, unit_length = replica.graph.x[near], settings.class_means_scaling == "unit"
+    if sp.issparse(x):
+        x = sorted_csr(sp.csr_array(x))
+    if whole.width != classes * replica.graph.num_features:
+        x = sketch_attributes(x, settings.class_means_dim)
+    if isinstance(whole, ReplicaRows) and whole.matrices.dtype == torch.float16:
+        rows = class_means(kept, x, labels, classes).toarray()
+        if unit_length:
+            rows *= _inverse_lengths(rows)
+        return ReplicaRows(torch.from_numpy(rows.astype(np.float16))[None].to(device))
+    return FactoredMeans(kept, x, labels[None], classes, unit_length=unit_length, device=device)
+
+
+def _diffusion(replica: ReplicaView, name: str, node: int, removed: Sequence[Array]) -> Statistic:
+    settings, statistics = replica.task.settings[0], replica.task.statistics
+    adjacency = statistics.adjacency(replica.modes[name])
+    rows = [
+        diffusion_row(replica, name, _remove_edges(adjacency, node, gone), node) for gone in removed
+    ]
+    matrix = np.stack(rows).astype(np.float32)
+    if settings.diffusion_form == "sketch":
+        return DenseRows(torch.from_numpy(_sketch(replica, matrix, node)).to(replica.task.device))
+    if settings.diffusion_scaling == "unit":
+        matrix *= _inverse_lengths(matrix)
+    return statistics.reindex(DenseRows(torch.from_numpy(matrix).to(replica.task.device)))
+
+
+def _remove_edges(adjacency: sp.csr_array, node: int, gone: Array) -> sp.csr_array:
+    """Return the adjacency without the edges between a node and some others."""
+    matrix = adjacency.copy()
+    row = slice(matrix.indptr[node], matrix.indptr[node + 1])
+    matrix.data[row][np.isin(matrix.indices[row], gone)] = 0
+    for other in gone:
+        there = slice(matrix.indptr[other], matrix.indptr[other + 1])
+        matrix.data[there][matrix.indices[there] == node] = 0
+    matrix.eliminate_zeros()
+    return matrix
+
+
+def diffusion_row(replica: ReplicaView, name: str, adjacency: sp.csr_array, node: int) -> Array:
+    """Return (N,) the unscaled diffusion row of a node on an adjacency."""
+    settings, whole = replica.task.settings[0], replica.stage.inputs[name]
+    matrix = transition(adjacency, settings.normalization, settings.diffusion_self_loop)
+    if settings.diffusion_form == "topk":
+        entries = largest_entries(
+            matrix,
+            settings.diffusion,
+            count=settings.diffusion_topk,
+            threshold=settings.diffusion_threshold,
+            self_entry=settings.diffusion_self_entry,
+            threads=1,
+            nodes=np.array([node]),
+            teleport=settings.teleport,
+            heat_time=settings.heat_time,
+            tolerance=settings.diffusion_tolerance,
+        )
+        row = np.zeros(matrix.shape[0])
+        row[entries.indices] = entries.data
+        return row
+    inner = getattr(whole, "statistic", whole)
+    inverted = settings.diffusion == "ppr" and isinstance(inner, DenseDiffusion)
+    theta = coefficients(
+        settings.diffusion,
+        teleport=settings.teleport,
+        heat_time=settings.heat_time,
+        tolerance=_EXACT if inverted else settings.diffusion_tolerance,
+    )
+    if not settings.diffusion_self_entry:
+        theta = np.append(0.0, theta[1:])
+    start = np.zeros(matrix.shape[0])
+    start[node] = 1
+    row = np.asarray(series(matrix.astype(np.float64).T, start, theta))
+    if not settings.diffusion_self_entry and settings.diffusion_form != "sketch":
+        row[node] = 0
+    return row
+
+
+def _inverse_lengths(rows: Array) -> Array:
+    """Return (B, 1) the inverse length of each row, 0 for rows of zeros."""
+    return inverse_or_zero(np.sqrt(np.square(rows).sum(axis=1)))[:, None]
+
+
+def _sketch(replica: ReplicaView, rows: Array, node: int) -> Array:
+    """Project rows into the columns of the sketch; see :func:`hpgmn.statistics.sketch.sketch`."""
+    settings = replica.task.settings[0]
+    dim = settings.diffusion_dim
+    omega = signs(node_keys(replica.graph), 0, dim).numpy()
+    projected = rows @ omega
+    if not settings.diffusion_self_entry:
+        projected -= omega[node] * (projected @ omega[node])[:, None] / dim
+        alone = np.delete(rows, node, axis=1).sum(axis=1) == 0
+        projected[alone] = 0
+    if settings.diffusion_scaling == "unit":
+        return np.asarray(projected * _inverse_lengths(projected))
+    return np.asarray(projected / np.float32(math.sqrt(dim)))

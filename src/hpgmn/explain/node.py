@@ -10,38 +10,25 @@ import numpy as np
 import torch
 
 from hpgmn.base.errors import HPGMNError, Remedy
-from hpgmn.explain.contributions import (
+from hpgmn.explain.explanation import PATTERNS, SHARES_NOTE, Explanation, Neighbor, Without
+from hpgmn.explain.neighbors import Support, neighbor_support, node_notes, turning_point
+from hpgmn.explain.replicas import (
+    ReplicaView,
     by_class,
     describe_patterns,
+    mean_probabilities,
+    missing_notes,
     node_id,
+    open_replicas,
     players,
     shapley_values,
     subset_values,
 )
-from hpgmn.explain.explanation import Explanation, Neighbor, Without
-from hpgmn.explain.neighbors import EXACT_FIRST, Support, neighbor_support, turning_point
-from hpgmn.explain.replicas import ReplicaView, mean_probabilities, open_replicas
 from hpgmn.graph import Array, Graph
 from hpgmn.training.saved import SavedModel
 
-PATTERNS = 3
-"""So many of the patterns that a node attends to most are described."""
-
 _COMPARED = 20_000  # ids compared letter by letter, which takes a second
 _NEAREST = 3  # ids proposed for a mistyped one
-
-SHARES_NOTE = (
-    "Shares are exact Shapley values of the log-probability; a removed statistic is replaced by "
-    "the mean encoding of the train nodes."
-)
-NEIGHBORS_NOTE = (
-    "Points of a neighbour: probability with it minus without it, its edges to the node removed, "
-    "all other nodes and pseudo-labels unchanged."
-)
-RERUN_NOTE = (
-    "Points of a neighbour: probability with it minus without it, the model run again on the graph "
-    "without its edges to the node."
-)
 
 
 def explain_node(
@@ -53,7 +40,7 @@ def explain_node(
         saved: the model; its replicas should be the seeds of one split.
         graph: the graph it was trained on, or another.
         node: the node's id, or its position if the graph has no ids.
-        most: at most so many neighbours are removed together.
+        most: the most neighbours that are removed together.
     """
     position = find_node(graph, node)
     replicas = open_replicas(saved, graph, device)
@@ -82,7 +69,7 @@ def explain_node(
         neighbors=_neighbors(first, support, names),
         without=_without(graph, support.neighbors[: support.removed], support.without, names),
         turning=None if turned is None else _without(graph, *turned, names),
-        notes=(*notes, *node_notes(replicas, support)),
+        notes=(*notes, *node_notes(replicas, support), *missing_notes(replicas)),
     )
 
 
@@ -119,27 +106,6 @@ def _candidates(name: str, ids: Array) -> Array:
     return ids[:_COMPARED]
 
 
-def missing_notes(replicas: Sequence[ReplicaView]) -> list[str]:
-    """Note what cannot be explained for the kind of model."""
-    first, notes = replicas[0], []
-    if not first.reads_statistics:
-        notes.append(
-            f"{first.entry.name} reads no local statistics, so there are no shares of them (model "
-            "hpgmn has them)."
-        )
-    if first.attention is None:
-        notes.append(
-            "The model has no memory, so there are no patterns (hpgmn with memory=true has them)."
-        )
-    elif len(replicas) > 1:
-        seed = first.task.replicas[0].seed
-        notes.append(
-            f"Probabilities are the mean of {len(replicas)} seeds; the memory is that of seed "
-            f"{seed}."
-        )
-    return notes
-
-
 def _statistics(
     replicas: Sequence[ReplicaView], position: int, label: int
 ) -> tuple[dict[str, float], float | None, list[str]]:
@@ -173,22 +139,3 @@ def _without(
         return None
     ids = tuple(node_id(graph, int(v)) for v in removed)
     return Without(ids, names[int(probabilities.argmax())], by_class(names, probabilities))
-
-
-def node_notes(replicas: Sequence[ReplicaView], support: Support) -> list[str]:
-    """Note how the effects of neighbours were computed, and what cannot be explained."""
-    how = NEIGHBORS_NOTE if replicas[0].reads_statistics else RERUN_NOTE
-    notes = [how] if support.neighbors.size else ["The node has no neighbours."]
-    if replicas[0].reads_statistics and not replicas[0].modes:
-        notes = ["The model reads attributes only: neighbours have no effect."]
-    if support.approximate:
-        notes.append(
-            f"Points are exact for the {EXACT_FIRST} neighbours with the largest effect; for the "
-            "others the node's diffusion row is kept."
-        )
-    if support.left_out:
-        notes.append(
-            f"{support.left_out} more neighbours were not evaluated: {replicas[0].entry.name} has "
-            "to be run again for each."
-        )
-    return notes + missing_notes(replicas)

@@ -1,8 +1,7 @@
 """Graphs: attributes, edges, labels and splits; files, datasets and converters."""
 
 from hpgmn.graph.edges import Array
-from hpgmn.graph.graph import NEIGHBORS, Graph
-from hpgmn.graph.splits import Split, Splits
+from hpgmn.graph.graph import NEIGHBORS, PARTS, Graph, Split, Splits, random_splits
 from hpgmn.graph.validation import Attributes
 
 from_networkx = Graph.from_networkx
@@ -11,6 +10,7 @@ from_tables = Graph.from_tables
 
 __all__ = [
     "NEIGHBORS",
+    "PARTS",
     "Array",
     "Attributes",
     "Graph",
@@ -19,4 +19,5 @@ __all__ = [
     "from_networkx",
     "from_pyg",
     "from_tables",
+    "random_splits",
 ]

@@ -1,217 +1,146 @@
-"""Convert graphs from and to PyTorch Geometric, networkx and tables.
+"""Convert graphs from and to PyTorch Geometric, networkx and tables, and to HTML for notebooks.
 
-The methods are a mix-in, so that this module does not import :class:`Graph`; other libraries are
-imported by the method that needs them.
+:class:`Graph` imports this module on use and passes itself; other libraries are imported by the
+function that needs them.
 """
 
 from __future__ import annotations
 
+import html
 import logging
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import scipy.sparse as sp
 
 from hpgmn.base.errors import GraphError, SettingError
 from hpgmn.graph.edges import Array, SortedEdges
-from hpgmn.graph.splits import PARTS, Splits
+from hpgmn.graph.homophily import node_homophily
+from hpgmn.graph.validation import PARTS
 
 if TYPE_CHECKING:
-    from hpgmn.tables.columns import Columns, Tables
+    from hpgmn.tables.columns import ColumnOptions, Columns, Tables
     from hpgmn.tables.reading import TableData
 
 logger = logging.getLogger(__name__)
 
+HOMOPHILY_EDGES = 2_000_000
+"""Homophily is computed for at most this many edges: a table should appear at once."""
 
-class Conversions:
-    """The part of :class:`Graph` that converts from and to other libraries."""
+_MAX_CLASSES = 20
 
-    @classmethod
-    def from_pyg(cls, data: Any, name: str = "graph") -> Self:
-        """Make a graph of a PyTorch Geometric ``Data`` object (edges taken as listed)."""
-        for attribute, advice in (
-            ("x", "Add a column, for example the degree"),
-            ("edge_index", "Add one, possibly of shape (2, 0)"),
-        ):
-            if getattr(data, attribute, None) is None:
-                raise GraphError(f"The PyG object has no {attribute}.", advice)
-        optional = ("edge_weight", *(f"{part}_mask" for part in PARTS))
-        options = {key: getattr(data, key, None) for key in optional}
-        make: Any = cls
-        graph: Self = make(data.x, data.edge_index, getattr(data, "y", None), name=name, **options)
-        return graph
 
-    def to_pyg(self: Any) -> Any:
-        """Return a PyTorch Geometric ``Data`` object; sparse attributes stay sparse."""
-        import torch
-        from torch_geometric.data import Data
+def from_pyg(make: Any, data: Any, name: str) -> Any:
+    """Make a graph of class ``make``; see ``Graph.from_pyg``."""
+    for attribute, advice in (
+        ("x", "Add a column, for example the degree"),
+        ("edge_index", "Add one, possibly of shape (2, 0)"),
+    ):
+        if getattr(data, attribute, None) is None:
+            raise GraphError(f"The PyG object has no {attribute}.", advice)
+    optional = ("edge_weight", *(f"{part}_mask" for part in PARTS))
+    options = {key: getattr(data, key, None) for key in optional}
+    return make(data.x, data.edge_index, getattr(data, "y", None), name=name, **options)
 
-        def tensor(array: Array) -> Any:
-            return torch.from_numpy(np.require(array, requirements="W"))  # copies if read-only
 
-        edge_index, weight = self.edge_index, self.edge_weight
-        if not self.directed:
-            coo = self.adjacency("out").tocoo()
-            edge_index = np.stack([coo.row, coo.col]).astype(np.int64)
-            weight = coo.data if weight is not None else None
-        if sp.issparse(self.x):
-            x = self.x.tocoo()
-            index = tensor(np.stack([x.row, x.col]).astype(np.int64))
-            values = torch.sparse_coo_tensor(index, tensor(x.data), x.shape, check_invariants=True)
-            attributes = values.coalesce()
-        else:
-            attributes = tensor(self.x)
-        data = Data(attributes, tensor(edge_index), y=tensor(self.y))
-        if weight is not None:
-            data.edge_weight = tensor(weight)
-        if self.splits is not None:
-            for part in PARTS:
-                data[f"{part}_mask"] = tensor(getattr(self.splits, part))
-        return data
+def to_pyg(graph: Any) -> Any:
+    """See ``Graph.to_pyg``."""
+    import torch
+    from torch_geometric.data import Data
 
-    @classmethod
-    def from_tables(
-        cls,
-        nodes: Any,
-        edges: Any,
-        *,
-        id: str | None = None,
-        label: str | None = None,
-        split: str | None = None,
-        source: str | None = None,
-        target: str | None = None,
-        weight: str | None = None,
-        attributes: Sequence[str] | None = None,
-        drop: Sequence[str] = (),
-        directed: bool = True,
-        categories: Sequence[str] = (),
-        split_by: tuple[str, str] | None = None,
-        drop_unknown_edges: bool = False,
-        prepare: bool = True,
-        like: Self | None = None,
-        onto: Self | None = None,
-        name: str = "graph",
-    ) -> Self:
-        """Make a graph of a table of nodes and a table of edges, as ``hpgmn train`` reads files.
+    def tensor(array: Array) -> Any:
+        return torch.from_numpy(np.require(array, requirements="W"))  # copies if read-only
 
-        Columns are detected by their usual names unless you name them. Ids become ``node_ids``;
-        nodes without a label are unlabelled; every other node column is converted to attributes:
-        numbers are standardised, words one-hot encoded, missing values filled in and marked. Text
-        is parsed as in a CSV file. Nodes without attributes get one, their degree.
+    edge_index, weight = graph.edge_index, graph.edge_weight
+    if not graph.directed:
+        coo = graph.adjacency("out").tocoo()
+        edge_index = np.stack([coo.row, coo.col]).astype(np.int64)
+        weight = coo.data if weight is not None else None
+    if sp.issparse(graph.x):
+        x = graph.x.tocoo()
+        index = tensor(np.stack([x.row, x.col]).astype(np.int64))
+        values = torch.sparse_coo_tensor(index, tensor(x.data), x.shape, check_invariants=True)
+        attributes = values.coalesce()
+    else:
+        attributes = tensor(graph.x)
+    data = Data(attributes, tensor(edge_index), y=tensor(graph.y))
+    if weight is not None:
+        data.edge_weight = tensor(weight)
+    if graph.splits is not None:
+        for part in PARTS:
+            data[f"{part}_mask"] = tensor(getattr(graph.splits, part))
+    return data
 
-        Args:
-            nodes: a pandas DataFrame, a pyarrow Table, or a mapping of columns. A named index of a
-                DataFrame is a column, too.
-            edges: the same for edges.
-            id: the column of node ids [id, node, node_id or name].
-            label: the column of classes [label, class, y or target]; "" for none.
-            split: the column with the words train, val and test [split]; "" for none.
-            source: the column of the edges' sources [source, src or from].
-            target: the column of the edges' targets [target, dst or to].
-            weight: the column of edge weights [weight]; "" for none.
-            attributes: the columns to use as attributes; None: all without another role.
-            drop: node columns to leave out.
-            directed: whether edges are directed.
-            categories: columns that are categories even if they hold numbers.
-            split_by: make splits: ("group", column) keeps groups together, ("time", column) trains
-                on the oldest nodes and tests on the newest.
-            drop_unknown_edges: leave out edges to unknown nodes instead of raising.
-            prepare: False: attributes stay as they are and must be numbers.
-            like: a graph from tables, for example the one trained on, whose columns, scales,
-                categories and classes are used.
-            onto: a graph to extend: the tables hold new nodes only, and their edges may name its
-                nodes. New nodes follow the others.
-            name: the graph's name.
 
-        >>> from hpgmn import from_tables
-        >>> people = {"id": ["ann", "bob", "cat"], "age": [41, 35, 28], "label": ["a", "b", None]}
-        >>> payments = {"source": ["ann", "bob"], "target": ["bob", "cat"]}
-        >>> from_tables(people, payments)
-        Graph('graph': 3 nodes, 2 edges, 1 attribute, 2 classes)
-        """
-        from hpgmn.tables.columns import Columns, assign_roles
-        from hpgmn.tables.memory import memory_table
+def from_tables(
+    make: Any,
+    nodes: Any,
+    edges: Any,
+    columns: ColumnOptions,
+    prepare: bool,
+    like: Any | None,
+    onto: Any | None,
+    name: str,
+) -> Any:
+    """Make a graph of class ``make``; see ``Graph.from_tables``."""
+    from hpgmn.tables.columns import assign_roles
+    from hpgmn.tables.memory import memory_table
 
-        columns = Columns(
-            *(id, label, split, source, target, weight, drop, attributes, categories, split_by),
-            drop_unknown_edges=drop_unknown_edges,
-            directed=directed,
-        )
-        columns, options = reading_options(columns, prepare, like, onto)
-        node_table, edge_table = memory_table(nodes, "nodes"), memory_table(edges, "edges")
-        tables = assign_roles(node_table, edge_table, columns, **options)
-        ids = getattr(like, "node_ids", None)
-        graph: Self = read_graph_tables(cls, tables, name, onto=onto, earlier_ids=ids)
-        return graph
+    roles, options = reading_options(columns, prepare, like, onto)
+    node_table, edge_table = memory_table(nodes, "nodes"), memory_table(edges, "edges")
+    tables = assign_roles(node_table, edge_table, roles, **options)
+    ids = getattr(like, "node_ids", None)
+    return read_graph_tables(make, tables, name, onto=onto, earlier_ids=ids)
 
-    @classmethod
-    def from_networkx(
-        cls,
-        network: Any,
-        *,
-        label: str | None = None,
-        split: str | None = None,
-        weight: str | None = None,
-        attributes: Sequence[str] | None = None,
-        drop: Sequence[str] = (),
-        prepare: bool = True,
-        name: str | None = None,
-    ) -> Self:
-        """Make a graph of a networkx graph, whose node names become ``node_ids``.
 
-        Node attributes are as in :func:`from_tables`, or lists of numbers of one length, which
-        become columns such as ``x[0]`` and ``x[1]``.
+def from_networkx(
+    make: Any,
+    network: Any,
+    label: str | None,
+    split: str | None,
+    weight: str | None,
+    attributes: Sequence[str] | None,
+    drop: Sequence[str],
+    prepare: bool,
+    name: str | None,
+) -> Any:
+    """Make a graph of class ``make``; see ``Graph.from_networkx``."""
+    from hpgmn.tables.columns import Columns, assign_roles
+    from hpgmn.tables.memory import read_networkx
 
-        Args:
-            network: a ``networkx`` Graph, DiGraph, MultiGraph or MultiDiGraph.
-            label: the node attribute with the class [label, class, y or target]; "" for none.
-            split: the node attribute with the words train, val and test [split]; "" for none.
-            weight: the edge attribute with the weight [weight]; "" for none.
-            attributes: the node attributes to use; None: all without another role.
-            drop: node attributes to leave out.
-            prepare: False: attributes stay as they are and must be numbers.
-            name: the graph's name; None: the network's name.
-        """
-        from hpgmn.tables.columns import Columns, assign_roles
-        from hpgmn.tables.memory import read_networkx
+    columns = Columns(None, label, split, "source", "target", weight, drop, attributes)
+    (nodes, edges, id_column, directed), parts = read_networkx(network)
 
-        columns = Columns(None, label, split, "source", "target", weight, drop, attributes)
-        (nodes, edges, id_column, directed), parts = read_networkx(network)
+    def spread(names: Sequence[str]) -> tuple[str, ...]:
+        return tuple(part for name in names for part in parts.get(name, [name]))
 
-        def spread(names: Sequence[str]) -> tuple[str, ...]:
-            return tuple(part for name in names for part in parts.get(name, [name]))
-
-        columns = replace(
-            columns,
-            id=id_column,
-            directed=directed,
-            drop=spread(columns.drop),
-            attributes=None if columns.attributes is None else spread(columns.attributes),
-        )
-        tables = assign_roles(nodes, edges, columns, prepare=prepare)
-        name = name or str(getattr(network, "name", "") or "graph")
-        graph: Self = read_graph_tables(cls, tables, name)
-        return graph
-
-    def _repr_html_(self: Any) -> str:
-        """Render a small table for notebooks."""
-        from hpgmn.graph.notebook import graph_html
-
-        return graph_html(self)
+    columns = replace(
+        columns,
+        id=id_column,
+        directed=directed,
+        drop=spread(columns.drop),
+        attributes=None if columns.attributes is None else spread(columns.attributes),
+    )
+    tables = assign_roles(nodes, edges, columns, prepare=prepare)
+    name = name or str(getattr(network, "name", "") or "graph")
+    return read_graph_tables(make, tables, name)
 
 
 def reading_options(
-    columns: Columns,
+    options: ColumnOptions,
     prepare: bool,
     like: Any | None,
     onto: Any | None,
     preparation: Mapping[str, Any] | None = None,
 ) -> tuple[Columns, dict[str, Any]]:
     """Return the columns and preparation to read with, as those of another graph if given."""
+    from hpgmn.tables.columns import Columns
     from hpgmn.tables.preparation import Preparation
 
+    columns = Columns(**options)
     if like is not None and onto is not None:
         raise SettingError("like and onto exclude each other.", "Pass one of them")
     if like is not None:
@@ -321,7 +250,8 @@ def _extended(graph: Any, new: TableData, name: str) -> Any:
     if graph.splits is None:
         return larger
     masks = (getattr(graph.splits, part) for part in PARTS)
-    return larger.with_splits(Splits(*(np.pad(mask, ((0, count), (0, 0))) for mask in masks)))
+    padded = (np.pad(mask, ((0, count), (0, 0))) for mask in masks)
+    return larger.with_splits(type(graph.splits)(*padded))
 
 
 def original_ids(node_ids: Array, preparation: Mapping[str, Any] | None) -> Array:
@@ -341,3 +271,45 @@ def original_ids(node_ids: Array, preparation: Mapping[str, Any] | None) -> Arra
         return node_ids.astype(np.int64)
     except ValueError:  # nodes that were added from a table of text
         return node_ids
+
+
+def facts_html(title: str, facts: Iterable[tuple[str, Any]]) -> str:
+    """Render a table of facts under a title.
+
+    >>> facts_html("<x>", [("nodes", 3)])
+    '<table><caption>&lt;x&gt;</caption><tr><th scope="row">nodes</th><td>3</td></tr></table>'
+    """
+    rows = "".join(
+        f'<tr><th scope="row">{html.escape(str(name))}</th><td>{html.escape(str(value))}</td></tr>'
+        for name, value in facts
+    )
+    return f"<table><caption>{html.escape(title)}</caption>{rows}</table>"
+
+
+def to_html(graph: Any) -> str:
+    """Render a graph: sizes, class counts, splits and homophily."""
+    edges = f"{graph.num_edges:,}, {'directed' if graph.directed else 'undirected'}"
+    counts = np.bincount(graph.y[graph.y >= 0], minlength=graph.num_classes)
+    classes = [f"{name}: {count:,}" for name, count in zip(graph.class_names, counts, strict=True)]
+    if len(classes) > _MAX_CLASSES:
+        classes[_MAX_CLASSES:] = [f"and {len(classes) - _MAX_CLASSES:,} more classes"]
+    if num_unlabelled := int((graph.y < 0).sum()):
+        classes.append(f"without a label: {num_unlabelled:,}")
+    splits = "none"
+    if graph.splits is not None:
+        splits = ", ".join(f"{part} {getattr(graph.splits[0], part).sum():,}" for part in PARTS)
+        if len(graph.splits) > 1:
+            splits = f"{len(graph.splits)}, the first: {splits}"
+    homophily = f"not computed above {HOMOPHILY_EDGES:,} edges"
+    if graph.num_listed_edges <= HOMOPHILY_EDGES:
+        value = node_homophily(graph)
+        homophily = "unknown: no labelled neighbours" if math.isnan(value) else f"{value:.2f}"
+    facts = [
+        ("Nodes", f"{graph.num_nodes:,}"),
+        ("Edges", f"{edges}{', weighted' if graph.is_weighted else ''}"),
+        ("Attributes", f"{graph.num_features:,}{', sparse' * graph.has_sparse_attributes}"),
+        ("Classes", ", ".join(classes)),
+        ("Splits", splits),
+        ("Node homophily", homophily),
+    ]
+    return facts_html(f"Graph '{graph.name}'", facts)

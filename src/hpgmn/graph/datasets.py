@@ -4,35 +4,27 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 
 from hpgmn.base.errors import DataNotFoundError, GraphError, HPGMNError, Remedy, SettingError
 from hpgmn.base.files import cache_folder
 from hpgmn.base.parsing import load_yaml
-from hpgmn.graph.conversion import read_graph_tables, reading_options
 from hpgmn.graph.edges import Array
 from hpgmn.graph.files import FOLDER_ENDING, graph_name, is_graph_folder, read_graph
-from hpgmn.graph.graph import Graph
-from hpgmn.graph.splits import Splits, random_splits
+from hpgmn.graph.graph import Graph, Splits, random_splits
 
 if TYPE_CHECKING:
-    from hpgmn.tables.columns import Tables
+    from hpgmn.tables.columns import ColumnOptions, Tables
 
 logger = logging.getLogger(__name__)
 
 DATA_VARIABLE = "HPGMN_DATA"
 """The environment variable that names a folder of graph files."""
-
-COLUMN_OPTIONS = (
-    *("id", "label", "split", "source", "target", "weight", "attributes", "drop", "directed"),
-    *("categories", "split_by", "drop_unknown_edges"),
-)
-"""The keywords of :func:`load` about columns, and the keys of ``tables`` in a config file."""
 
 _TABLES = (".csv", ".tsv", ".parquet")
 
@@ -153,18 +145,6 @@ def load(
     graph: str | Path,
     protocol: str | None = None,
     *,
-    id: str | None = None,
-    label: str | None = None,
-    split: str | None = None,
-    source: str | None = None,
-    target: str | None = None,
-    weight: str | None = None,
-    attributes: Sequence[str] | None = None,
-    drop: Sequence[str] = (),
-    directed: bool | None = None,
-    categories: Sequence[str] = (),
-    split_by: Sequence[str] | None = None,
-    drop_unknown_edges: bool = False,
     prepare: bool = True,
     like: Graph | None = None,
     onto: Graph | None = None,
@@ -172,6 +152,7 @@ def load(
     earlier_ids: Array | None = None,
     log: Callable[[str], None] = logger.info,
     progress: Callable[[str, int, int | None], None] | None = None,
+    **columns: Unpack[ColumnOptions],
 ) -> Graph:
     """Load a graph by dataset name, from a graph file or folder, or from tables.
 
@@ -183,57 +164,32 @@ def load(
     Args:
         graph: the name of a dataset, or the path of a graph file, graph folder or tables.
         protocol: a published protocol, whose splits the graph gets.
-        id: the column of node ids [id, node, node_id or name].
-        label: the column of classes [label, class, y or target]; "" for none.
-        split: the column with the words train, val and test [split]; "" for none.
-        source: the column of the edges' sources [source, src or from].
-        target: the column of the edges' targets [target, dst or to].
-        weight: the column of edge weights [weight]; "" for none.
-        attributes: the columns to use as attributes; None: all without another role.
-        drop: node columns to leave out.
-        directed: whether edges are directed; None: as GraphML says, otherwise yes.
-        categories: columns that are categories even if they hold numbers.
-        split_by: make splits: ("group", column) keeps groups together, ("time", column) trains on
-            the oldest nodes and tests on the newest.
-        drop_unknown_edges: leave out edges to unknown nodes instead of raising.
-        prepare: False: attributes stay as they are and must be numbers.
-        like: a graph from tables, for example the one trained on, whose columns, scales,
-            categories and classes are used.
-        onto: a graph to extend: the tables hold new nodes only, and their edges may name its
-            nodes. New nodes are in no part of its splits.
+        prepare: see :meth:`Graph.from_tables`; the same for ``like`` and ``onto``.
+        like: a graph from tables whose columns are used.
+        onto: a graph to extend.
         preparation: the ``preparation`` of a graph, instead of ``like``.
         earlier_ids: the ids of an earlier graph, for the message about edges to unknown nodes.
         log: receives the roles of columns and what becomes of them.
         progress: called with the step, the amount done, and the total if it is known.
+        **columns: ``id``, ``label``, ``split``, ``source``, ``target``, ``weight``,
+            ``attributes``, ``drop``, ``categories``, ``split_by``, ``drop_unknown_edges`` and
+            ``directed``; see :class:`hpgmn.tables.columns.Columns`.
 
     Returns:
         The graph, with splits if at least two classes have labels.
     """
-    options: dict[str, Any] = {
-        "id": id,
-        "label": label,
-        "split": split,
-        "source": source,
-        "target": target,
-        "weight": weight,
-        "attributes": attributes,
-        "drop": drop,
-        "directed": directed,
-        "categories": categories,
-        "split_by": split_by,
-        "drop_unknown_edges": drop_unknown_edges,
-    }
     if protocol is not None and protocol not in PROTOCOLS:
         raise HPGMNError.unknown("protocol", protocol, PROTOCOLS)
     tables_path = _tables_path(graph)
     if tables_path is None:
-        _refuse_table_options(graph, options, onto)
+        _refuse_table_options(graph, columns, onto)
         loaded: Graph = read_graph(_graph_path(graph))
     else:
-        from hpgmn.tables.columns import Columns, open_tables
+        from hpgmn.graph.conversion import read_graph_tables, reading_options
+        from hpgmn.tables.columns import open_tables
 
-        columns, reading = reading_options(Columns(**options), prepare, like, onto, preparation)
-        tables = open_tables(tables_path, columns, **reading)
+        roles, options = reading_options(columns, prepare, like, onto, preparation)
+        tables = open_tables(tables_path, roles, **options)
         loaded = read_graph_tables(
             Graph,
             tables,
@@ -263,9 +219,13 @@ def load(
 
 def check_column_options(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return keywords of :func:`load` from a config file; unknown ones are refused."""
-    for name in options:
-        if name not in COLUMN_OPTIONS:
-            raise SettingError.unknown("entry of tables:", str(name), sorted(COLUMN_OPTIONS))
+    if options:
+        from hpgmn.tables.columns import ColumnOptions
+
+        known = sorted(ColumnOptions.__annotations__)
+        for name in options:
+            if name not in known:
+                raise SettingError.unknown("entry of tables:", str(name), known)
     return dict(options)
 
 
@@ -347,20 +307,17 @@ def _tables_path(graph: str | Path) -> Path | None:
     return path if is_folder or path.suffix == ".graphml" else None
 
 
-def _refuse_table_options(
-    graph: str | Path, options: Mapping[str, Any], onto: Graph | None
-) -> None:
+def _refuse_table_options(graph: str | Path, columns: ColumnOptions, onto: Graph | None) -> None:
     """Refuse options about tables for a graph without tables."""
-    given = [
-        name
-        for name, value in options.items()
-        if (value if name in ("drop", "categories", "drop_unknown_edges") else value is not None)
-    ]
-    if given:
-        raise SettingError(
-            f"'{graph}' has no tables, so its columns cannot be named.",
-            f"Leave out {', '.join(given)}",
-        )
+    if columns:
+        from hpgmn.tables.columns import Columns
+
+        requested, defaults = vars(Columns(**columns)), vars(Columns())
+        if names := [name for name in columns if requested[name] != defaults[name]]:
+            raise SettingError(
+                f"'{graph}' has no tables, so its columns cannot be named.",
+                f"Leave out {', '.join(names)}",
+            )
     if onto is not None:
         raise SettingError(
             f"'{graph}' is a whole graph; only tables of new nodes and edges can be added.",

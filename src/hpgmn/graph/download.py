@@ -27,8 +27,7 @@ from hpgmn.base.files import WriteError, atomic_write, cache_folder
 from hpgmn.graph.datasets import Dataset, known_dataset, supply_file
 from hpgmn.graph.edges import Array
 from hpgmn.graph.files import read_graph, write_graph
-from hpgmn.graph.graph import Graph
-from hpgmn.graph.splits import PARTS, Splits
+from hpgmn.graph.graph import PARTS, Graph, Splits
 
 logger = logging.getLogger(__name__)
 

@@ -43,8 +43,7 @@ from hpgmn.base.files import (
 )
 from hpgmn.base.parsing import TooLargeError, read_archive, read_array, read_json, require_file
 from hpgmn.graph.edges import Array, SortedEdges
-from hpgmn.graph.graph import Graph
-from hpgmn.graph.splits import PARTS, Splits
+from hpgmn.graph.graph import PARTS, Graph, Splits
 
 logger = logging.getLogger(__name__)
 

@@ -1,4 +1,4 @@
-"""Graph: attributes, edges, labels and splits, validated by its constructor.
+"""Graph: attributes, edges, labels and splits, validated by its constructor; random splits.
 
 Arrays are NumPy and SciPy objects in host memory. Row 0 of ``edge_index`` is the source (centre),
 row 1 the target (neighbour): the out-neighbours of v are the targets of its edges.
@@ -7,29 +7,70 @@ row 1 the target (neighbour): the out-neighbours of v are the targets of its edg
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any, Unpack, overload
 
 import numpy as np
 import scipy.sparse as sp
 
-from hpgmn.base.errors import GraphError
-from hpgmn.base.text import count_noun
+from hpgmn.base.errors import GraphError, count_noun
+from hpgmn.base.files import digest
 from hpgmn.graph import validation
-from hpgmn.graph.conversion import Conversions
 from hpgmn.graph.edges import Array as Array
 from hpgmn.graph.edges import SortedEdges, sorted_csr
-from hpgmn.graph.splits import Split as Split
-from hpgmn.graph.splits import Splits as Splits
+from hpgmn.graph.validation import PARTS as PARTS
 from hpgmn.graph.validation import Attributes as Attributes
+
+if TYPE_CHECKING:
+    from hpgmn.tables.columns import ColumnOptions
 
 NEIGHBORS = ("out", "in", "undirected", "both")
 """Edge directions; "both" means one set of statistics for each direction."""
 
 
-class Graph(Conversions):
+@dataclass(frozen=True, eq=False)
+class Split:
+    """Three disjoint sets of nodes, each a boolean mask of length N."""
+
+    train: Array
+    val: Array
+    test: Array
+
+
+@dataclass(frozen=True, eq=False)
+class Splits(Sequence[Split]):
+    """S splits of N nodes: three boolean arrays (N, S); a slice is again splits.
+
+    ``is_random`` marks splits by ``random_splits``; graph files do not store it.
+    """
+
+    train: Array
+    val: Array
+    test: Array
+    is_random: bool = field(default=False, kw_only=True)
+
+    def __len__(self) -> int:
+        return int(self.train.shape[1])
+
+    @overload
+    def __getitem__(self, index: int) -> Split: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Splits: ...
+
+    def __getitem__(self, index: int | slice) -> Split | Splits:
+        parts = (self.train[:, index], self.val[:, index], self.test[:, index])
+        return (
+            Splits(*parts, is_random=self.is_random) if isinstance(index, slice) else Split(*parts)
+        )
+
+    def __iter__(self) -> Iterator[Split]:
+        return (self[index] for index in range(len(self)))
+
+
+class Graph:
     """An attributed graph with some labels.
 
     Args:
@@ -84,9 +125,120 @@ class Graph(Conversions):
         self.class_names = validation.class_names(class_names, self.y)
         self.node_ids = validation.names("node_ids", node_ids, self.num_nodes)
         self.feature_names = validation.names("feature_names", feature_names, self.num_features)
-        masks = (train_mask, val_mask, test_mask)
-        self.splits: Splits | None = validation.optional_splits(*masks, self.y)
-        self.alternative_splits = validation.families(alternative_splits, self.y)
+        self.splits: Splits | None = None
+        if any(mask is not None for mask in (train_mask, val_mask, test_mask)):
+            self.splits = Splits(*validation.masks(train_mask, val_mask, test_mask, self.y))
+        self.alternative_splits = self._families(alternative_splits)
+
+    def _families(self, families: Any) -> dict[str, Splits]:
+        """Return valid families of splits by name."""
+        if not isinstance(families, dict | None) or not all(
+            isinstance(name, str) and isinstance(splits, Splits)
+            for name, splits in (families or {}).items()
+        ):
+            raise GraphError(
+                "alternative_splits must be a dict of names and splits.",
+                "Pass the splits as hpgmn.Splits",
+            )
+        return {name: self._valid(splits) for name, splits in (families or {}).items()}
+
+    def _valid(self, splits: Splits) -> Splits:
+        masks = validation.masks(splits.train, splits.val, splits.test, self.y)
+        return Splits(*masks, is_random=splits.is_random)
+
+    @classmethod
+    def from_pyg(cls, data: Any, name: str = "graph") -> Graph:
+        """Make a graph of a PyTorch Geometric ``Data`` object (edges taken as listed)."""
+        from hpgmn.graph.conversion import from_pyg
+
+        graph: Graph = from_pyg(cls, data, name)
+        return graph
+
+    @classmethod
+    def from_networkx(
+        cls,
+        network: Any,
+        *,
+        label: str | None = None,
+        split: str | None = None,
+        weight: str | None = None,
+        attributes: Sequence[str] | None = None,
+        drop: Sequence[str] = (),
+        prepare: bool = True,
+        name: str | None = None,
+    ) -> Graph:
+        """Make a graph of a networkx graph, whose node names become ``node_ids``.
+
+        Node attributes are as in :meth:`from_tables`, or lists of numbers of one length, which
+        become columns such as ``x[0]`` and ``x[1]``.
+
+        Args:
+            network: a ``networkx`` Graph, DiGraph, MultiGraph or MultiDiGraph.
+            label: the node attribute with the class; this and the following are as in
+                :class:`hpgmn.tables.columns.Columns`.
+            split: the node attribute with the words train, val and test.
+            weight: the edge attribute with the weight.
+            attributes: the node attributes to use.
+            drop: node attributes to leave out.
+            prepare: False: attributes stay as they are and must be numbers.
+            name: the graph's name; None: the network's name.
+        """
+        from hpgmn.graph.conversion import from_networkx
+
+        graph: Graph = from_networkx(
+            *(cls, network, label, split, weight, attributes, drop, prepare, name)
+        )
+        return graph
+
+    @classmethod
+    def from_tables(
+        cls,
+        nodes: Any,
+        edges: Any,
+        *,
+        prepare: bool = True,
+        like: Graph | None = None,
+        onto: Graph | None = None,
+        name: str = "graph",
+        **columns: Unpack[ColumnOptions],
+    ) -> Graph:
+        """Make a graph of a table of nodes and a table of edges, as ``hpgmn train`` reads files.
+
+        Columns are detected by their usual names unless you name them. Ids become ``node_ids``;
+        nodes without a label are unlabelled; every other node column is converted to attributes:
+        numbers are standardised, words one-hot encoded, missing values filled in and marked. Text
+        is parsed as in a CSV file. Nodes without attributes get one, their degree.
+
+        Args:
+            nodes: a pandas DataFrame, a pyarrow Table, or a mapping of columns. A named index of a
+                DataFrame is a column, too.
+            edges: the same for edges.
+            prepare: False: attributes stay as they are and must be numbers.
+            like: a graph from tables, for example the one trained on, whose columns, scales,
+                categories and classes are used.
+            onto: a graph to extend: the tables hold new nodes only, and their edges may name its
+                nodes. New nodes follow the others and are in no part of its splits.
+            name: the graph's name.
+            **columns: ``id``, ``label``, ``split``, ``source``, ``target``, ``weight``,
+                ``attributes``, ``drop``, ``categories``, ``split_by``, ``drop_unknown_edges`` and
+                ``directed``; see :class:`hpgmn.tables.columns.Columns`.
+
+        >>> from hpgmn import from_tables
+        >>> people = {"id": ["ann", "bob", "cat"], "age": [41, 35, 28], "label": ["a", "b", None]}
+        >>> payments = {"source": ["ann", "bob"], "target": ["bob", "cat"]}
+        >>> from_tables(people, payments)
+        Graph('graph': 3 nodes, 2 edges, 1 attribute, 2 classes)
+        """
+        from hpgmn.graph.conversion import from_tables
+
+        graph: Graph = from_tables(cls, nodes, edges, columns, prepare, like, onto, name)
+        return graph
+
+    def to_pyg(self) -> Any:
+        """Return a PyTorch Geometric ``Data`` object; sparse attributes stay sparse."""
+        from hpgmn.graph.conversion import to_pyg
+
+        return to_pyg(self)
 
     @property
     def num_classes(self) -> int:
@@ -116,8 +268,7 @@ class Graph(Conversions):
         """Return the same graph with other splits; arrays are shared, not copied."""
         graph = object.__new__(Graph)
         graph.__dict__.update(self.__dict__)
-        valid = validation.splits(splits.train, splits.val, splits.test, self.y)
-        graph.splits = replace(valid, is_random=splits.is_random)
+        graph.splits = self._valid(splits)
         return graph
 
     @cached_property
@@ -198,7 +349,7 @@ class Graph(Conversions):
     @cached_property
     def fingerprint(self) -> str:
         """A hash of attributes, edges and node ids."""
-        digest = hashlib.sha256()
+        result = hashlib.sha256()
         x: Any = self.x
         parts: list[Array] = [np.asarray([self.directed])]
         if sp.issparse(x):
@@ -209,13 +360,13 @@ class Graph(Conversions):
             parts.append(self.edge_weight)
         if self.node_ids is not None:
             parts.append(self.node_ids)
-        digest.update(f"{np.dtype(np.int64)}{(2, self.num_listed_edges)}".encode())
+        result.update(f"{np.dtype(np.int64)}{(2, self.num_listed_edges)}".encode())
         for ends in [self.edge_index] if self._sorted is None else self._sorted.listed():
-            digest.update(ends.data)
+            result.update(ends.data)
         for part in parts:
-            digest.update(f"{part.dtype}{part.shape}".encode())
-            digest.update(np.ascontiguousarray(part).data)
-        return digest.hexdigest()
+            result.update(f"{part.dtype}{part.shape}".encode())
+            result.update(np.ascontiguousarray(part).data)
+        return result.hexdigest()
 
     def __repr__(self) -> str:
         sizes = (
@@ -225,3 +376,103 @@ class Graph(Conversions):
             count_noun(self.num_classes, "class"),
         )
         return f"Graph('{self.name}': {', '.join(sizes)})"
+
+    def _repr_html_(self) -> str:
+        """Render a small table for notebooks."""
+        from hpgmn.graph.conversion import to_html
+
+        return to_html(self)
+
+
+def random_splits(
+    graph_or_labels: Any,
+    count: int = 10,
+    fractions: Sequence[float] = (0.6, 0.2, 0.2),
+    stratified: bool = False,
+    first_seed: int = 0,
+) -> Splits:
+    """Draw random splits; split i depends on the labels and ``first_seed + i`` alone.
+
+    Split i draws ``numpy.random.default_rng(first_seed + i).permutation`` of the labelled nodes
+    and cuts it at the rounded fractions. Stratified, every class is cut on its own, in the order
+    of the same permutation, and keeps at least one train node.
+
+    Args:
+        graph_or_labels: a graph, or its labels (N,) with -1 for unknown.
+        count: S, how many splits.
+        fractions: shares of train, validation and test; a rest stays unused.
+        stratified: whether each class is divided by the fractions.
+        first_seed: seed of the first split.
+
+    Returns:
+        Three boolean arrays (N, S); a node without a label is in none of them.
+
+    >>> splits = random_splits([0, 1, 0, 1, 0, 1, 0, 1, 0, 1, -1], count=2)
+    >>> [int(mask.sum()) for mask in (splits.train, splits.val, splits.test)]
+    [12, 4, 4]
+    """
+    y = np.asarray(getattr(graph_or_labels, "y", graph_or_labels)).reshape(-1)
+    shares = np.asarray(fractions, dtype=float)
+    if shares.shape != (3,) or (shares < 0).any() or shares[0] <= 0 or shares.sum() > 1 + 1e-9:
+        raise ValueError(
+            "fractions must be three shares, train above 0, that add up to at most 1 "
+            f"(got {tuple(fractions)})"
+        )
+    if count < 1:
+        raise ValueError(f"count must be at least 1 (got {count})")
+    labelled = np.flatnonzero(y >= 0)
+    masks = np.zeros((3, y.shape[0], count), dtype=bool)
+    for split in range(count):
+        order = np.random.default_rng(first_seed + split).permutation(labelled)
+        groups = [order]
+        if stratified:
+            by_class = order[np.argsort(y[order], kind="stable")]  # keeps the drawn order
+            groups = np.split(by_class, np.flatnonzero(np.diff(y[by_class])) + 1)
+        for group in groups:
+            cuts = np.rint(np.cumsum(shares) * len(group)).astype(int)
+            if stratified and len(group):
+                cuts = np.maximum(cuts, 1)
+            for mask, begin, end in zip(masks, (0, *cuts[:-1]), cuts, strict=True):
+                mask[group[begin:end], split] = True
+    empty = [
+        part
+        for part, mask, share in zip(PARTS, masks, shares, strict=True)
+        if share > 0 and not mask.any(axis=0).all()
+    ]
+    if empty:
+        fractions_text = "/".join(f"{share:g}" for share in shares)
+        raise GraphError(
+            f"{len(labelled)} labelled nodes are too few for a {fractions_text} split: {empty[0]} "
+            "would be empty.",
+            "Label more nodes or change the fractions",
+        )
+    return Splits(*masks, is_random=True)
+
+
+def graph_content(graph: Graph, splits: Sequence[int]) -> str:
+    """Return a digest of all that a run reads: attributes, edges, labels, classes, splits."""
+    labels = np.ascontiguousarray(graph.y, np.int64).data
+    masks = [
+        np.packbits(mask).data
+        for split in map(graph.split, splits)
+        for mask in (split.train, split.val, split.test)
+    ]
+    return digest(graph.fingerprint, "\0".join(graph.class_names), labels, *masks)
+
+
+def search_content(graph: Graph, splits: Sequence[int]) -> str:
+    """Return a digest of all that a search reads: no test label is part of it."""
+    labels = [
+        np.where(mask, graph.y, -1).tobytes()
+        for split in map(graph.split, splits)
+        for mask in (split.train, split.val)
+    ]
+    return digest(graph.fingerprint, *labels)
+
+
+def shard_content(graph: Graph) -> str:
+    """Return a digest of all that shards take from a graph in memory."""
+    splits = graph.splits
+    masks = () if splits is None else (splits.train, splits.val, splits.test)
+    contents = [np.ascontiguousarray(mask).tobytes() for mask in masks]
+    return digest(graph.fingerprint, graph.y.tobytes(), *contents)

@@ -15,8 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hpgmn.base.errors import SettingError
-from hpgmn.graph.graph import Array, Graph
-from hpgmn.graph.splits import random_splits
+from hpgmn.graph.graph import Array, Graph, random_splits
 
 # Each mostly pays the next on the ring, and the last pays the first.
 _ROLES = ("fraudster", "mule", "exchange", "broker", "trader")

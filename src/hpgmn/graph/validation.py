@@ -12,10 +12,11 @@ import scipy.sparse as sp
 
 from hpgmn.base.errors import GraphError
 from hpgmn.graph.edges import Array, SortedEdges, sorted_csr
-from hpgmn.graph.splits import Splits
 
 Attributes: TypeAlias = Any
 """A dense (N, F) array or a SciPy CSR array; SciPy has no types for it."""
+
+PARTS = ("train", "val", "test")
 
 _LARGEST = float(np.finfo(np.float32).max)
 _SMALLEST = float(np.finfo(np.float32).tiny)
@@ -312,8 +313,10 @@ def mask(what: str, value: Any, num_nodes: int) -> Array:
     return np.ascontiguousarray(array)
 
 
-def splits(train: Any, val: Any, test: Any, y: Array) -> Splits:
-    """Return splits whose parts are disjoint and labelled; missing parts are empty."""
+def masks(train: Any, val: Any, test: Any, y: Array) -> tuple[Array, Array, Array]:
+    """Return masks (N, S) of disjoint, labelled parts; a missing part is empty."""
+    if train is None:
+        raise GraphError("val_mask or test_mask is given without train_mask.", "Pass it too")
     train_mask = mask("train_mask", train, y.shape[0])
     empty = np.zeros_like(train_mask)
     val_mask = empty if val is None else mask("val_mask", val, y.shape[0])
@@ -337,30 +340,4 @@ def splits(train: Any, val: Any, test: Any, y: Array) -> Splits:
         raise GraphError(
             f"Split {split} uses node {node}, whose label is unknown (-1).", "Remove it"
         )
-    return Splits(train_mask, val_mask, test_mask)
-
-
-def optional_splits(train: Any, val: Any, test: Any, y: Array) -> Splits | None:
-    """Return the splits, or None if no mask is given."""
-    if train is None and val is None and test is None:
-        return None
-    if train is None:
-        raise GraphError("val_mask or test_mask is given without train_mask.", "Pass it too")
-    return splits(train, val, test, y)
-
-
-def families(families: Any, y: Array) -> dict[str, Splits]:
-    """Return valid families of splits by name."""
-    if families is None:
-        return {}
-    if not isinstance(families, dict) or not all(
-        isinstance(name, str) and isinstance(members, Splits) for name, members in families.items()
-    ):
-        raise GraphError(
-            "alternative_splits must be a dict of names and splits.",
-            "Pass the splits as hpgmn.Splits",
-        )
-    return {
-        name: splits(members.train, members.val, members.test, y)
-        for name, members in families.items()
-    }
+    return train_mask, val_mask, test_mask

@@ -1,4 +1,4 @@
-"""HP-GMN: an encoder per local statistic, a memory of global patterns, a classifier.
+"""HP-GMN: pseudo-labels from an MLP, an encoder per statistic, a memory, a classifier.
 
 Xu, Dai, Zhang and Wang, ICDM 2022; equation numbers are the paper's.
 """
@@ -9,22 +9,24 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from typing_extensions import override
 
 from hpgmn.base.errors import Remedy, SettingError
 from hpgmn.base.randomness import DropRate, Noise
-from hpgmn.base.settings import BatchSettings, dropout_setting, setting
-from hpgmn.graph import Graph
-from hpgmn.models.label_estimator import (
-    EstimatorSettings,
-    estimator_logits,
-    estimator_stage,
-    labels_for_statistics,
-    stage_logits,
+from hpgmn.base.settings import (
+    BatchSettings,
+    dropout_setting,
+    inherited_setting,
+    rate_setting,
+    setting,
+    share_setting,
 )
-from hpgmn.models.layers import Initialised, Output, StatisticMLP
+from hpgmn.graph import Array, Graph
+from hpgmn.models.layers import Gate, Output, RowModel, StatisticMLP
 from hpgmn.models.memory import (
     MemoryHead,
     MemorySettings,
@@ -38,6 +40,8 @@ from hpgmn.models.stage import (
     StageBuilder,
     TrainingStage,
     TrainingTask,
+    load_parameters,
+    main_stage,
     stage_of,
 )
 from hpgmn.statistics import (
@@ -49,42 +53,54 @@ from hpgmn.statistics import (
 )
 from hpgmn.statistics.definitions import ClassMeans
 from hpgmn.statistics.diffusion_forms import Diffusion
+from hpgmn.statistics.labelwise import one_hot
+
+_READ_NODES = 65536  # nodes per forward pass of a stage trained in batches
 
 
-def _input_dropout(default: float, what: str) -> float:
-    """Declare the dropout of whole columns of one statistic."""
-    rate: float = dropout_setting(default, f"dropout of whole columns of the {what}")
-    return rate
+@dataclass(frozen=True, kw_only=True)
+class EstimatorSettings:
+    """Settings of the label estimator and its training."""
+
+    estimator_hidden: int = setting(64, "hidden width of the label estimator", low=1)
+    estimator_layers: int = setting(2, "layers of the label estimator", low=1, high=4)
+    estimator_lr: float = rate_setting(0.01, "learning rate of the label estimator")
+    estimator_weight_decay: float = rate_setting(5e-4, "weight decay of the label estimator")
+    estimator_dropout: float = dropout_setting(
+        0.5, "dropout of the label estimator, on its input columns and hidden layer"
+    )
+    estimator_epochs: int = setting(200, "most epochs of the label estimator", low=1)
+    estimator_patience: int = setting(
+        50, "stop the estimator after so many epochs without a better one; 0: never", low=0
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
 class HPGMNSettings(StatisticsSettings, EstimatorSettings, MemorySettings, BatchSettings):
     """Settings of HP-GMN."""
 
-    weight_decay: float = setting(
-        1e-3, "weight decay (L2, added to the gradient)", low=0.0, per_replica=True
-    )
-    dropout: float = dropout_setting(0.5, "dropout inside the network")
-    patience: int = setting(
-        60, "stop after so many epochs without a better validation score; 0: never", low=0
-    )
+    weight_decay: float = inherited_setting(BatchSettings, "weight_decay", 1e-3)
+    dropout: float = inherited_setting(BatchSettings, "dropout", 0.5)
+    patience: int = inherited_setting(BatchSettings, "patience", 60)
     hidden_dim: int = setting(64, "width of each encoder and of the classifier", low=1)
     encoder_layers: int = setting(2, "layers of each statistic's encoder", low=1, high=4)
-    attributes_dropout: float = _input_dropout(0.3, "attributes")
-    class_counts_dropout: float = _input_dropout(0.0, "class counts")
-    class_means_dropout: float = _input_dropout(0.7, "class means")
-    diffusion_dropout: float = _input_dropout(0.6, "diffusion rows")
-    adjacency_dropout: float = _input_dropout(0.6, "adjacency rows")
+    attributes_dropout: float = dropout_setting(0.3, "dropout of whole columns of the attributes")
+    class_counts_dropout: float = dropout_setting(
+        0.0, "dropout of whole columns of the class counts"
+    )
+    class_means_dropout: float = dropout_setting(0.7, "dropout of whole columns of the class means")
+    diffusion_dropout: float = dropout_setting(
+        0.6, "dropout of whole columns of the diffusion rows"
+    )
+    adjacency_dropout: float = dropout_setting(
+        0.6, "dropout of whole columns of the adjacency rows"
+    )
     gate: bool = setting(
         True, "learned weights over the statistics; false: the paper's plain query"
     )
     unit_encodings: bool = setting(False, "scale each statistic's encoding to unit length")
-    label_confidence: float = setting(
-        0.0,
-        "a pseudo-label less probable than this is unknown; 1: only train labels are known",
-        low=0.0,
-        high=1.0,
-        per_replica=True,
+    label_confidence: float = share_setting(
+        0.0, "a pseudo-label less probable than this is unknown; 1: only train labels are known"
     )
     refinement: bool = setting(
         False, "train twice: the first model's predictions are the pseudo-labels of the second"
@@ -103,22 +119,6 @@ class HPGMNSettings(StatisticsSettings, EstimatorSettings, MemorySettings, Batch
             )
 
 
-class Gate(Initialised):
-    """A learned softmax over the statistics, scaled so that a uniform gate changes nothing."""
-
-    def __init__(self, replicas: int, choices: int) -> None:
-        super().__init__()
-        self.logits = nn.Parameter(torch.zeros(replicas, choices))
-
-    def reset_parameters(self, noise: Noise, place: str) -> None:
-        """Start uniform."""
-        self.logits.zero_()
-
-    def forward(self) -> Tensor:
-        """(R, choices), mean 1."""
-        return self.logits.softmax(dim=-1) * self.logits.shape[1]
-
-
 class HPGMN(nn.Module):
     """Query = [MLP₁(r¹) ‖ … ‖ MLP_S(r^S)], then memory and classifier; Eqs. (8) to (12).
 
@@ -127,7 +127,6 @@ class HPGMN(nn.Module):
 
     Args:
         widths: the width of each statistic, by name.
-        num_classes: C.
         settings: one for all replicas, or a sequence with one each.
         replicas: R, where ``settings`` is a single one.
         device: the device of the dropout rates.
@@ -223,6 +222,135 @@ def _dropout_of(name: str) -> str:
     """Name the dropout setting of a statistic; a mean over neighbours has that of its base."""
     base = base_name(name)
     return f"{averaged_statistic(base) or base}_dropout"
+
+
+class LabelEstimator(RowModel):
+    """An MLP from attributes to classes; ``width`` is their number."""
+
+    def __init__(
+        self,
+        width: int,
+        num_classes: int,
+        settings: Sequence[EstimatorSettings],
+        device: torch.device | str = "cpu",
+    ) -> None:
+        super().__init__()
+        first = settings[0]
+        hidden = [first.estimator_hidden] * (first.estimator_layers - 1)
+        self.encode = StatisticMLP(len(settings), [width, *hidden, num_classes])
+        self.drop_rate = DropRate([replica.estimator_dropout for replica in settings], device)
+
+    @override
+    def rows(self, inputs: Mapping[str, Any], noise: Noise | None, nodes: Tensor | None) -> Tensor:
+        logits: Tensor = self.encode(
+            inputs["attributes"], self.drop_rate, self.drop_rate, noise, "encode", nodes
+        )
+        return logits
+
+
+def pseudo_labels(
+    logits: Tensor, train_labels: Array, confidence: Sequence[float] | None = None
+) -> Array:
+    """Return the predicted classes (R, N), with the true label on train nodes only.
+
+    Args:
+        logits: (R, N, C).
+        train_labels: (R, N), -1 outside the train nodes.
+        confidence: for each replica the probability below which a pseudo-label is -1, unknown.
+
+    >>> logits = torch.tensor([[[2.0, 1.0], [2.0, 1.0]]])
+    >>> pseudo_labels(logits, np.array([[-1, 1]]))
+    array([[0, 1]])
+    >>> pseudo_labels(logits, np.array([[-1, 1]]), [0.9])
+    array([[-1,  1]])
+    """
+    predicted = logits.argmax(dim=-1).cpu().numpy()
+    if confidence is not None and any(confidence):
+        probability = logits.softmax(dim=-1).amax(dim=-1).cpu().numpy()
+        least = np.asarray(confidence)[:, None]
+        predicted = np.where((probability < least) | (least >= 1), -1, predicted)
+    return np.where(train_labels >= 0, train_labels, predicted)
+
+
+def class_shares(
+    logits: Tensor, train_labels: Array, confidence: Sequence[float] | None = None
+) -> Array:
+    """Return the predicted class probabilities (R, N, C), one-hot on train nodes.
+
+    The arguments are those of :func:`pseudo_labels`; a node of unknown class has a row of zeros.
+
+    >>> logits = torch.tensor([[[0.0, 0.0], [2.0, 1.0]]])
+    >>> class_shares(logits, np.array([[-1, 1]])).tolist()
+    [[[0.5, 0.5], [0.0, 1.0]]]
+    >>> class_shares(logits, np.array([[-1, 1]]), [0.9]).tolist()
+    [[[0.0, 0.0], [0.0, 1.0]]]
+    """
+    shares: Array = logits.softmax(dim=-1).cpu().numpy()
+    known = one_hot(train_labels, shares.shape[-1])
+    shares = np.where(train_labels[..., None] >= 0, known, shares)
+    shares[pseudo_labels(logits, train_labels, confidence) < 0] = 0
+    return shares
+
+
+def labels_for_statistics(
+    logits: Tensor, train_labels: Array, settings: Sequence[Any]
+) -> tuple[Array, Array | None]:
+    """Return the pseudo-labels (R, N) and, with ``soft_counts``, the class shares (R, N, C).
+
+    Training, prediction and explanations all read these.
+    """
+    confidence = [replica.label_confidence for replica in settings]
+    shares = None
+    if settings[0].soft_counts:
+        shares = class_shares(logits, train_labels, confidence)
+    return pseudo_labels(logits, train_labels, confidence), shares
+
+
+def estimator_inputs(task: TrainingTask) -> dict[str, Any]:
+    """The attributes, scaled according to the settings."""
+    return {"attributes": task.statistics.attributes(task.settings[0].attributes_scaling)}
+
+
+def estimator_stage(task: TrainingTask, done: Mapping[str, Parameters]) -> TrainingStage:
+    """Build the stage that trains the estimator on the train labels."""
+    settings = task.settings
+    with task.device:
+        model = LabelEstimator(task.graph.num_features, task.num_classes, settings, task.device)
+    return main_stage(
+        task,
+        model,
+        estimator_inputs(task),
+        name="estimator",
+        lr=[replica.estimator_lr for replica in settings],
+        weight_decay=[replica.estimator_weight_decay for replica in settings],
+        epochs=settings[0].estimator_epochs,
+        patience=settings[0].estimator_patience,
+        consistency=None,
+        reads_rows=True,
+    )
+
+
+def estimator_logits(task: TrainingTask, parameters: Parameters) -> Tensor:
+    """Compute the trained estimator's logits of all nodes, dropout off: (R, N, C)."""
+    return stage_logits(task, estimator_stage(task, {}), parameters)
+
+
+def stage_logits(task: TrainingTask, stage: TrainingStage, parameters: Parameters) -> Tensor:
+    """Compute the logits of a stage's trained model for all nodes, dropout off: (R, N, C)."""
+    model = stage.model.to(task.device)
+    load_parameters(model, parameters)
+    with torch.no_grad():
+        if not stage.batch_size:
+            output: Output = model(stage.inputs)
+            return output.logits
+        nodes = torch.arange(task.graph.num_nodes, device=task.device)
+        parts = torch.split(nodes.expand(len(task.replicas), -1), _READ_NODES, dim=1)
+        return torch.cat([model(stage.inputs, None, part).logits for part in parts], dim=1)
+
+
+def estimated_labels(task: TrainingTask, parameters: Parameters) -> Array:
+    """Compute the pseudo-labels of all nodes from the trained estimator: (R, N)."""
+    return pseudo_labels(estimator_logits(task, parameters), task.train_labels)
 
 
 def label_logits(task: TrainingTask, done: Mapping[str, Parameters]) -> Tensor:

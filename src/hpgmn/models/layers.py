@@ -87,12 +87,7 @@ class Initialised(nn.Module, ABC):
 
 
 def initialise(module: nn.Module, keys: Tensor) -> None:
-    """Draw the initial value of every parameter: a function of the replica's key alone, not of R.
-
-    Args:
-        module: any module built from the layers here.
-        keys: (R,) one key per replica.
-    """
+    """Draw the initial value of every parameter from the replicas' keys (R,), whatever R is."""
     noise = Noise(keys, "initial values")
     with torch.no_grad():
         for place, part in module.named_modules():
@@ -182,6 +177,27 @@ class BatchNorm(Initialised):
         centred = x - x.mean(dim=1, keepdim=True)
         variance = centred.square().mean(dim=1, keepdim=True)
         return centred * (self.scale * torch.rsqrt(variance + NORM_EPSILON))
+
+
+class Gate(Initialised):
+    """A learned softmax over choices, scaled so that a uniform gate changes nothing.
+
+    Args:
+        start: initial value of all logits.
+    """
+
+    def __init__(self, replicas: int, choices: int, start: float = 0.0) -> None:
+        super().__init__()
+        self.logits = nn.Parameter(torch.full((replicas, choices), start))
+        self._start = start
+
+    def reset_parameters(self, noise: Noise, place: str) -> None:
+        """Start uniform."""
+        self.logits.fill_(self._start)
+
+    def forward(self) -> Tensor:
+        """(R, choices), mean 1."""
+        return self.logits.softmax(dim=-1) * self.logits.shape[1]
 
 
 class TermWeights(Initialised):
@@ -291,7 +307,6 @@ class MLP(nn.Module):
     """Linear layers with ReLU and dropout between them.
 
     Args:
-        replicas: R.
         widths: the width of the input, of each hidden layer, and of the output.
     """
 
@@ -314,7 +329,6 @@ class StatisticMLP(nn.Module):
     """Linear layers on a statistic, with ReLU and dropout between them.
 
     Args:
-        replicas: R.
         widths: the statistic's width, each hidden layer's, and the output's.
     """
 

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from hpgmn.base.errors import Remedy, SettingError
 from hpgmn.base.randomness import DropRate, Noise, dropout, relu_dropout
-from hpgmn.base.settings import TrainSettings, dropout_setting, setting
+from hpgmn.base.settings import TrainSettings, dropout_setting, inherited_setting, setting
 from hpgmn.base.sparse import SparseMatrix
 from hpgmn.graph import Array, Graph
 from hpgmn.models.layers import BatchNorm, Linear, Output, StatisticLinear, propagate
@@ -39,16 +39,9 @@ from hpgmn.statistics.operators import join_replicas, split_replicas, take_nodes
 class PropagatedSettings(MemorySettings, TrainSettings):
     """Settings of HP-GMN on a GCN or an APPNP."""
 
-    weight_decay: float = setting(
-        2e-3, "weight decay (L2, added to the gradient)", low=0.0, per_replica=True
-    )
-    dropout: float = dropout_setting(0.5, "dropout inside the network")
-    consistency_weight: float = setting(
-        1.0,
-        "weight of the agreement between noisy passes on all nodes; 0: one pass, no such loss",
-        low=0.0,
-        per_replica=True,
-    )
+    weight_decay: float = inherited_setting(TrainSettings, "weight_decay", 2e-3)
+    dropout: float = inherited_setting(TrainSettings, "dropout", 0.5)
+    consistency_weight: float = inherited_setting(TrainSettings, "consistency_weight", 1.0)
     encoder: str = setting(
         "finetuned",
         "the encoder is trained first and frozen, trained first and fine-tuned, or trained jointly",
@@ -125,8 +118,6 @@ class Encoder(nn.Module):
     Args:
         kind: "gcn" or "appnp".
         width: the number of attributes.
-        settings: one per replica.
-        device: the device of the dropout rates.
     """
 
     def __init__(
@@ -219,10 +210,7 @@ class PropagatedHPGMN(nn.Module):
     Args:
         kind: "gcn" or "appnp".
         width: the number of attributes.
-        num_classes: C.
-        settings: one per replica.
         with_memory: False for pre-training: a linear classifier reads the query.
-        device: the device of the dropout rates.
     """
 
     def __init__(

@@ -9,8 +9,8 @@ from urllib.parse import quote
 
 import numpy as np
 
-from hpgmn.auditing.findings import ALIKE, MEASURES
-from hpgmn.base.text import MISSING, percent
+from hpgmn.auditing.graph_audit import ALIKE, MEASURES
+from hpgmn.base.errors import MISSING, percent
 from hpgmn.explain.explanation import DIRECTIONS, STATISTICS
 from hpgmn.report import model_plots, plots
 from hpgmn.report.plots import short

@@ -10,8 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from hpgmn.base.metrics import metric_words
-from hpgmn.base.text import (
+from hpgmn.base.errors import (
     MISSING,
     count_noun,
     format_duration,
@@ -19,6 +18,7 @@ from hpgmn.base.text import (
     format_time,
     percent,
 )
+from hpgmn.base.metrics import metric_words
 from hpgmn.graph import Array
 from hpgmn.report import plots
 from hpgmn.report.model_sections import (

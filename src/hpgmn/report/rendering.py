@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hpgmn.base.text import MISSING
+from hpgmn.base.errors import MISSING
 from hpgmn.graph import Array
 
 if TYPE_CHECKING:

@@ -14,29 +14,28 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hpgmn.base.errors import HPGMNError, SettingError
-from hpgmn.base.files import is_draft, remove_stale_drafts, write_text
-from hpgmn.base.locking import LOCK_FILE, lock_folder
+from hpgmn.base.files import LOCK_FILE, is_draft, lock_folder, remove_stale_drafts, write_text
 from hpgmn.base.settings import settings_names
 from hpgmn.evaluation.scores import Difference, paired_difference
 from hpgmn.graph import Graph
 from hpgmn.graph.datasets import DATASETS
 from hpgmn.graph.files import write_graph
 from hpgmn.models import MODELS, find_model
+from hpgmn.runs.fit import Monitor, ProgressCallback, make_monitor
 from hpgmn.runs.folder import (
     COMPARISON_FILE,
-    CONFIG_FILE,
     CONTINUE,
     METRICS_FILE,
     OTHER_FOLDER,
     REPLACE,
     REPORT_FILE,
+    interruptible,
     prepare_folder,
     record_log,
 )
-from hpgmn.runs.metrics import read_metrics
-from hpgmn.runs.monitor import Monitor, ProgressCallback, interruptible, make_monitor
+from hpgmn.runs.outputs import read_metrics
 from hpgmn.runs.run import Run
-from hpgmn.runs.spec import RunSpec, check_run, make_spec, resolve_device
+from hpgmn.runs.spec import CONFIG_FILE, RunSpec, check_run, make_spec, resolve_device
 from hpgmn.runs.train import (
     Job,
     check_resume,
@@ -194,7 +193,7 @@ def compare(
             logger.warning(line)
         earlier = tuple(records)
         jobs = [dataclasses.replace(job, records=earlier) for job in jobs]
-        with lock_folder(folder), interruptible(folder, monitor):
+        with lock_folder(folder), interruptible(folder, monitor.notify):
             _check_folder(folder, resume=resume, overwrite=overwrite)
             if is_in_memory:
                 write_graph(loaded, Path(source))
@@ -237,7 +236,7 @@ def _train_all(
         try:
             if job.folder in failed:
                 raise HPGMNError(failed[job.folder])
-            with lock_folder(job.folder), interruptible(job.folder, monitor):
+            with lock_folder(job.folder), interruptible(job.folder, monitor.notify):
                 runs.append(_metrics_of(job, monitor, report, resume=resume, overwrite=overwrite))
         except HPGMNError as error:
             failures[model] = str(error)
@@ -279,7 +278,7 @@ def _train_elsewhere(
                 failed[job.folder] = str(error)
                 continue
             if not (job.folder / METRICS_FILE).exists():
-                stack.enter_context(interruptible(job.folder, monitor))
+                stack.enter_context(interruptible(job.folder, monitor.notify))
                 waiting[job.folder] = job.spec
         graph, records = jobs[0].graph, jobs[0].records
         return failed | train_elsewhere(engine, waiting, graph, records, monitor)

@@ -20,7 +20,6 @@ from hpgmn.graph.homophily import node_homophily
 from hpgmn.models import find_model
 from hpgmn.models.stage import Replica
 from hpgmn.runs.folder import (
-    CONFIG_FILE,
     HISTORY_FILE,
     PORTFOLIO_FILE,
     PREDICTIONS_FILE,
@@ -28,9 +27,15 @@ from hpgmn.runs.folder import (
     finish,
     note_made_with,
 )
-from hpgmn.runs.metrics import Result, run_metrics
-from hpgmn.runs.predictions import write_history, write_predictions
-from hpgmn.runs.spec import RunSpec, check_run, earlier_identity, made_with, run_identity
+from hpgmn.runs.outputs import Result, run_metrics, write_history, write_predictions
+from hpgmn.runs.spec import (
+    CONFIG_FILE,
+    RunSpec,
+    check_run,
+    earlier_identity,
+    made_with,
+    run_identity,
+)
 from hpgmn.training.checkpoint import read_tensors
 from hpgmn.training.checks import class_number
 from hpgmn.training.replicas import Fitted, Progress, fit_replicas
@@ -39,6 +44,56 @@ from hpgmn.training.state import read_seconds
 from hpgmn.training.trainer import deterministic_algorithms
 
 logger = logging.getLogger(__name__)
+
+
+ProgressCallback = Callable[[str, Progress], None]
+"""Called with what is running and how far it is."""
+
+
+@dataclass(frozen=True)
+class Monitor:
+    """The callbacks of a long operation.
+
+    Attributes:
+        progress: called after each epoch and step.
+        notify: called with remarks about the data and about decisions.
+        should_stop: polled after each epoch and step; True saves the state and raises
+            KeyboardInterrupt.
+    """
+
+    progress: ProgressCallback = lambda task, now: None
+    notify: Callable[[str], None] = lambda line: None
+    should_stop: Callable[[], bool] = lambda: False
+
+    def note(self, line: str) -> None:
+        """Log a remark, and pass it on."""
+        self.notify(line)
+        logger.info(line)
+
+    def step(self, what: str, done: int = 0, total: int | None = None) -> None:
+        """Report a step that is not a training."""
+        if self.should_stop():
+            raise KeyboardInterrupt
+        self.progress("", self.step_progress(what, done, total))
+
+    @staticmethod
+    def step_progress(what: str, done: int = 0, total: int | None = None) -> Progress:
+        """Return the progress of a step that is not a training."""
+        return Progress(0, 1, what, done, total or 0, math.nan, math.nan)
+
+    def epochs_of(self, task: str) -> Callable[[Progress], None]:
+        """Return the callback for the epochs of a training."""
+        return lambda now: self.progress(task, now)
+
+
+def make_monitor(
+    progress: ProgressCallback | None,
+    notify: Callable[[str], None] | None,
+    should_stop: Callable[[], bool] | None,
+) -> Monitor:
+    """Collect the callbacks that are given."""
+    callbacks = {"progress": progress, "notify": notify, "should_stop": should_stop}
+    return Monitor(**{name: call for name, call in callbacks.items() if call is not None})  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True)

@@ -6,31 +6,29 @@ import json
 import logging
 import os
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from hpgmn.base.errors import HPGMNError, Remedy, SettingError
+from hpgmn.base.errors import HPGMNError, Remedy, SettingError, without_controls
 from hpgmn.base.files import (
     DRAFT_SUFFIX,
     RUN_FORMAT,
     atomic_folder,
-    check_format,
     is_draft,
     remove_stale_drafts,
     write_error,
     write_text,
 )
 from hpgmn.base.settings import read_yaml
-from hpgmn.base.text import without_controls
-from hpgmn.runs.metrics import read_metrics, write_metrics
-from hpgmn.runs.spec import RunSpec, changes
+from hpgmn.runs.outputs import read_metrics, write_metrics
+from hpgmn.runs.spec import CONFIG_FILE, RunSpec, changes, read_spec
 from hpgmn.training.saved import MODEL_FILE
 
-CONFIG_FILE, METRICS_FILE, HISTORY_FILE = "config.yaml", "metrics.json", "history.jsonl"
+METRICS_FILE, HISTORY_FILE = "metrics.json", "history.jsonl"
 PREDICTIONS_FILE, LOG_FILE, STATE_FOLDER = "predictions.parquet", "log.txt", "state"
 REPORT_FILE, PORTFOLIO_FILE, EXPLORER_FILE = "report.html", "portfolio.json", "explorer.json"
 AUDIT_FILE, UNDERSTANDING_FILE = "audit.json", "understanding.json"
@@ -49,13 +47,6 @@ OTHER_FOLDER = Remedy("Choose another folder", option="out")
 REPLACE = Remedy("Replace it", option="overwrite", value=True)
 RESTART = Remedy("Restart", option="overwrite", value=True)
 CONTINUE = Remedy("Continue it", option="resume", value=True)
-
-
-def read_spec(folder: Path) -> RunSpec:
-    """Read the specification of the run in a folder."""
-    content = read_yaml(folder / CONFIG_FILE)
-    check_format(f"The run in {folder}", content.get("format"), RUN_FORMAT)
-    return RunSpec.from_dict(content)
 
 
 def write_config(folder: Path, spec: RunSpec, made: Mapping[str, Any] | None = None) -> None:
@@ -215,7 +206,7 @@ def _refuse_links(folder: Path) -> None:
 
 def _is_empty(folder: Path) -> bool:
     """Whether a folder holds nothing but what is written before the config."""
-    from hpgmn.base.locking import LOCK_FILE
+    from hpgmn.base.files import LOCK_FILE
 
     early = (PORTFOLIO_FILE, LOCK_FILE)
     return folder.is_dir() and all(
@@ -303,6 +294,34 @@ def backup_note(folder: Path) -> str:
         f"The replaced run is kept in {folder / BACKUP_FOLDER} until the new one is finished; "
         "move it elsewhere to keep it."
     )
+
+
+class InterruptedRunError(KeyboardInterrupt):
+    """A training was interrupted; finished epochs are saved in its folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        super().__init__(
+            f"The training in {folder} was interrupted. Continue it with the same options, "
+            f"out={str(folder)!r} and resume=True."
+        )
+
+
+@contextmanager
+def interruptible(folder: Path, notify: Callable[[str], None]) -> Iterator[None]:
+    """Report where the replaced run is kept if its replacement fails, and how to continue."""
+    try:
+        yield
+    except (HPGMNError, KeyboardInterrupt) as error:
+        is_finished = (folder / METRICS_FILE).exists()
+        note = "" if is_finished else backup_note(folder)
+        if note:
+            notify(note)
+        # Of a comparison the outer folder is continued, not that of the model in training.
+        has_run = (folder / CONFIG_FILE).exists() or any(folder.glob(f"[!.]*/{CONFIG_FILE}"))
+        if isinstance(error, KeyboardInterrupt) and has_run:
+            raise InterruptedRunError(folder) from None
+        raise
 
 
 class _Formatter(logging.Formatter):

@@ -23,7 +23,7 @@ from hpgmn.base.parsing import read_json
 from hpgmn.base.settings import make_settings, read_yaml, settings_dict, settings_names, to_plain
 from hpgmn.graph import Graph
 from hpgmn.models import find_model
-from hpgmn.runs.monitor import Monitor
+from hpgmn.runs.fit import Monitor
 from hpgmn.runs.search import run_trials
 from hpgmn.runs.spec import RunSpec
 from hpgmn.training.checks import check_split, class_number, positive_class, seen_labels

@@ -15,12 +15,12 @@ from types import ModuleType
 from typing import Any
 
 from hpgmn.base.errors import HPGMNError, Remedy
-from hpgmn.base.files import write_text
+from hpgmn.base.files import lock_folder, write_text
 from hpgmn.base.parsing import parse_json
 from hpgmn.engines.ray import connect_ray, require_ray
 from hpgmn.runs.folder import METRICS_FILE, STATE_FOLDER
-from hpgmn.runs.metrics import read_metrics
-from hpgmn.runs.shard_run import run_on_shards
+from hpgmn.runs.outputs import read_metrics
+from hpgmn.runs.shard_run import ShardTraining, run_on_shards
 from hpgmn.runs.spec import RunSpec
 from hpgmn.shards import Shards
 from hpgmn.training.ranks import join_ranks
@@ -32,6 +32,19 @@ PROGRESS_FILE = "progress.json"
 """Where the first worker reports its progress, beside the saved state."""
 POLL_SECONDS = 0.5
 """How often progress is written and read."""
+
+
+def train_with_ray(training: ShardTraining, device: str, workers: int) -> dict[str, Any]:
+    """Check a request, prepare its folder and train it by Ray Train; return the metrics."""
+    spec, shards = training.spec(device, workers)
+    with connect_ray() as ray:
+        require_room(ray, device, workers)
+    with lock_folder(training.folder):
+        metrics = training.prepare(spec)
+        if metrics is not None:
+            return metrics
+        with training.watch(spec, shards) as report:
+            return run_with_ray(spec, shards, training.folder, workers, report=report)
 
 
 def run_with_ray(

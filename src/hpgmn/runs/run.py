@@ -14,16 +14,9 @@ import numpy as np
 from hpgmn.base.errors import HPGMNError, Remedy, SettingError
 from hpgmn.base.files import atomic_write
 from hpgmn.graph import Array, Graph
-from hpgmn.runs.folder import (
-    COMPARISON_FILE,
-    CONFIG_FILE,
-    METRICS_FILE,
-    PREDICTIONS_FILE,
-    backup_note,
-    read_spec,
-)
-from hpgmn.runs.metrics import read_metrics
-from hpgmn.runs.spec import RunSpec
+from hpgmn.runs.folder import COMPARISON_FILE, METRICS_FILE, PREDICTIONS_FILE, backup_note
+from hpgmn.runs.outputs import read_metrics
+from hpgmn.runs.spec import CONFIG_FILE, RunSpec, read_spec
 from hpgmn.training.saved import MODEL_FILE, SavedModel
 
 if TYPE_CHECKING:
@@ -381,7 +374,7 @@ class Run:
 
     def _unseen_masks(self, graph: Graph) -> list[Array]:
         """Return the labelled nodes of another graph that a replica has not seen."""
-        from hpgmn.runs.predictions import used_ids
+        from hpgmn.runs.outputs import used_ids
 
         known = graph.y >= 0
         if graph.node_ids is None or self.model.node_ids is None:
@@ -415,13 +408,13 @@ class Run:
             split: whose models are explained; None for the first.
             graph: another graph; None for the trained one.
         """
-        from hpgmn.explain import explain_model, explain_node
+        from hpgmn import explain
 
         loaded = self._resolve(graph)
         _, models = self.models_of(split)
         if node is None:
-            return explain_model(models, loaded, device=self.device)
-        return explain_node(models, loaded, node, device=self.device)
+            return explain.explain_model(models, loaded, device=self.device)
+        return explain.explain_node(models, loaded, node, device=self.device)
 
     def report(self) -> Path:
         """Write ``report.html`` from the files of the run folder and return its path."""

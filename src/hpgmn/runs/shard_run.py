@@ -8,6 +8,8 @@ import json
 import logging
 import time
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import dataclass
 from functools import reduce
 from pathlib import Path
 from typing import Any
@@ -17,19 +19,32 @@ import pyarrow.parquet as pq
 import torch
 from torch import Tensor
 
-from hpgmn.base.calibration import calibrated_probabilities, fit_temperatures, mean_logits
 from hpgmn.base.errors import HPGMNError, Remedy, SettingError
-from hpgmn.base.files import atomic_write
-from hpgmn.base.metrics import require_metric
+from hpgmn.base.files import atomic_write, lock_folder
+from hpgmn.base.metrics import (
+    calibrated_probabilities,
+    fit_temperatures,
+    mean_logits,
+    require_metric,
+)
+from hpgmn.base.parsing import parse_json
 from hpgmn.base.settings import make_settings, settings_dict
 from hpgmn.graph import Array, Split
+from hpgmn.graph.datasets import DATASETS
 from hpgmn.models import find_model
-from hpgmn.models.label_estimator import EstimatorSettings
+from hpgmn.models.hpgmn import EstimatorSettings
 from hpgmn.models.stage import Parameters, Replica, TrainingStage, stage_logits
-from hpgmn.runs.folder import HISTORY_FILE, PREDICTIONS_FILE, STATE_FOLDER, finish, note_made_with
-from hpgmn.runs.metrics import Result, run_metrics
-from hpgmn.runs.predictions import NodeTable, roles, write_history
-from hpgmn.runs.spec import RunSpec, surroundings
+from hpgmn.runs.folder import (
+    HISTORY_FILE,
+    PREDICTIONS_FILE,
+    STATE_FOLDER,
+    finish,
+    finished_run,
+    note_made_with,
+    prepare_folder,
+)
+from hpgmn.runs.outputs import NodeTable, Result, roles, run_metrics, write_history
+from hpgmn.runs.spec import RunSpec, changes, surroundings
 from hpgmn.shards import ESTIMATOR_FILE, Shards
 from hpgmn.statistics import StatisticsSettings
 from hpgmn.training.checkpoint import read_tensors
@@ -41,7 +56,7 @@ from hpgmn.training.checks import (
     scarce_counts,
     skewed_counts,
 )
-from hpgmn.training.ranks import Ranks
+from hpgmn.training.ranks import Ranks, join_ranks
 from hpgmn.training.replicas import Progress
 from hpgmn.training.saved import MODEL_FILE, SavedModel
 from hpgmn.training.shard_task import (
@@ -378,3 +393,76 @@ class _RankRun:
         metrics = run_metrics(self.spec, result, shards.name, summary)
         metrics["hardware"]["ranks"] = self.ranks.size
         return metrics
+
+
+_REFUSED, _FINISHED = "refused", "finished"  # what rank 0 broadcasts instead of a specification
+
+
+@dataclass(frozen=True)
+class ShardTraining:
+    """A requested training on row shards.
+
+    Attributes:
+        shards: the folder of the shards, on a disk that every rank sees.
+        folder: the run folder, on such a disk.
+        options: keywords of :func:`shard_spec`; the metric defaults to that of the dataset.
+        config: the ``config.yaml`` of an earlier run to compare with; empty without one.
+        resume: continue the interrupted run in the folder.
+        overwrite: replace the run in the folder.
+        watch: opens the log and the progress of a training.
+    """
+
+    shards: Path
+    folder: Path
+    options: Mapping[str, Any]
+    config: Mapping[str, Any]
+    resume: bool
+    overwrite: bool
+    watch: Callable[[RunSpec, Shards], AbstractContextManager[Report]]
+
+    def spec(self, device: str, ranks: int) -> tuple[RunSpec, Shards]:
+        """Check the request for so many ranks; log what differs from the earlier run."""
+        shards = Shards(self.shards)
+        shards.shares(ranks)
+        metric = DATASETS[shards.source].metric if shards.source in DATASETS else "accuracy"
+        spec = shard_spec(shards, device=device, **({"metric": metric} | dict(self.options)))
+        if self.config.get("made_with"):
+            for line in changes(self.config, made_with_shards(shards, ranks, device)):
+                logger.warning(line)
+        return spec, shards
+
+    def run(self, device: str) -> dict[str, Any] | None:
+        """Train as one of torchrun's processes, or alone; return the metrics on rank 0."""
+        with join_ranks(device) as ranks:
+            if ranks.is_first:
+                return self._run_first(ranks, device)
+            message = ranks.broadcast_text("")
+            if message not in (_REFUSED, _FINISHED):  # torchrun ends all with a failed rank
+                spec = RunSpec.from_dict(parse_json(message))
+                run_on_shards(spec, Shards(self.shards), self.folder, ranks)
+            return None
+
+    def _run_first(self, ranks: Ranks, device: str) -> dict[str, Any]:
+        """Check, prepare the folder and train: rank 0 alone refuses, writes and reports."""
+        with ExitStack() as stack:
+            try:
+                spec, shards = self.spec(device, ranks.size)
+                stack.enter_context(lock_folder(self.folder))
+                metrics = self.prepare(spec)
+            except Exception:
+                ranks.broadcast_text(_REFUSED)
+                ranks.leave()
+                raise
+            if metrics is not None:
+                ranks.broadcast_text(_FINISHED)
+                return metrics
+            ranks.broadcast_text(json.dumps(spec.as_dict()))
+            with self.watch(spec, shards) as report:
+                metrics = run_on_shards(spec, shards, self.folder, ranks, report=report)
+        assert metrics is not None
+        return metrics
+
+    def prepare(self, spec: RunSpec) -> dict[str, Any] | None:
+        """Prepare the run folder; return the metrics of a run that only lacks its report."""
+        prepare_folder(self.folder, spec, resume=self.resume, overwrite=self.overwrite)
+        return finished_run(self.folder) if self.resume else None

@@ -11,17 +11,17 @@ import numpy as np
 import scipy
 import torch
 
-from hpgmn.base.digests import graph_content, json_digest
 from hpgmn.base.errors import HPGMNError, Remedy, SettingError
+from hpgmn.base.files import RUN_FORMAT, check_format, json_digest
 from hpgmn.base.machine import hardware
 from hpgmn.base.metrics import require_metric
-from hpgmn.base.settings import make_settings, settings_dict
+from hpgmn.base.settings import make_settings, read_yaml, settings_dict
 from hpgmn.base.version import __version__
 from hpgmn.engines import Engine
 from hpgmn.graph import Graph, Split
 from hpgmn.graph.datasets import DATASETS
-from hpgmn.models import find_model
-from hpgmn.models.shipped import entry_mismatch, settings_for
+from hpgmn.graph.graph import graph_content
+from hpgmn.models import entry_mismatch, find_model, settings_for
 from hpgmn.training.checks import (
     check_split,
     graph_warnings,
@@ -31,6 +31,7 @@ from hpgmn.training.checks import (
     skewed_classes,
 )
 
+CONFIG_FILE = "config.yaml"
 DEVICES = ("auto", "cpu", "cuda")
 
 _CONTENTS = {
@@ -120,6 +121,13 @@ class RunSpec:
             raise SettingError(
                 f"config.yaml of the run is incomplete or damaged ({error!r}).", remedy
             ) from None
+
+
+def read_spec(folder: Path) -> RunSpec:
+    """Read the specification of the run in a folder."""
+    content = read_yaml(folder / CONFIG_FILE)
+    check_format(f"The run in {folder}", content.get("format"), RUN_FORMAT)
+    return RunSpec.from_dict(content)
 
 
 def make_spec(

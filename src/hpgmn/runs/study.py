@@ -15,15 +15,12 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from hpgmn.base.errors import HPGMNError, Remedy
-from hpgmn.base.files import STUDY_FORMAT, check_format, write_text
-from hpgmn.base.locking import lock_file
+from hpgmn.base.errors import HPGMNError, Remedy, format_setting
+from hpgmn.base.files import STUDY_FORMAT, check_format, lock_file, write_text
 from hpgmn.base.settings import make_settings, settings_dict
-from hpgmn.base.text import format_setting
 from hpgmn.evaluation.scores import Score
 from hpgmn.graph.datasets import DATASETS
-from hpgmn.models import find_model
-from hpgmn.models.shipped import settings_for
+from hpgmn.models import find_model, settings_for
 from hpgmn.runs.search import best_trials
 from hpgmn.runs.tuning import is_done
 

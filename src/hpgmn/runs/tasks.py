@@ -11,7 +11,7 @@ from hpgmn.base.files import write_bytes
 from hpgmn.base.parsing import parse_json
 from hpgmn.engines import Channel, Engine, RateLimiter, Task, TaskResult
 from hpgmn.graph import Graph
-from hpgmn.runs.fit import train_folder
+from hpgmn.runs.fit import Monitor, train_folder
 from hpgmn.runs.folder import (
     LOG_FILE,
     METRICS_FILE,
@@ -21,7 +21,6 @@ from hpgmn.runs.folder import (
     prepare_folder,
     warnings_among,
 )
-from hpgmn.runs.monitor import Monitor
 from hpgmn.runs.spec import RunSpec
 from hpgmn.training.replicas import Progress
 

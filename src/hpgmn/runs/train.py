@@ -11,22 +11,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hpgmn.base.errors import HPGMNError, Remedy, SettingError
-from hpgmn.base.locking import lock_folder
+from hpgmn.base.files import lock_folder
 from hpgmn.graph import Graph, Split
 from hpgmn.graph.datasets import DATASETS, check_column_options, load
-from hpgmn.models import find_model, is_custom
-from hpgmn.models.shipped import has_settings_for, read_config
-from hpgmn.runs.fit import FittedRun, fit_run
+from hpgmn.models import find_model, has_settings_for, is_custom, read_config
+from hpgmn.runs.fit import FittedRun, Monitor, ProgressCallback, fit_run, make_monitor
 from hpgmn.runs.folder import (
     LOG_FILE,
     PORTFOLIO_FILE,
     finished_run,
+    interruptible,
     log_file,
     prepare_folder,
     record_log,
     warnings_among,
 )
-from hpgmn.runs.monitor import Monitor, ProgressCallback, interruptible, make_monitor
 from hpgmn.runs.run import Run, open_run
 from hpgmn.runs.spec import RunSpec, changes, check_run, made_with, make_spec, resolve_device
 
@@ -141,7 +140,7 @@ def train(
             choice=None if choice is None else choice.as_dict(),
             is_in_memory=is_in_memory,
         )
-        with lock_folder(folder), interruptible(folder, monitor):
+        with lock_folder(folder), interruptible(folder, monitor.notify):
             return job.run(
                 monitor, resume=resume, overwrite=overwrite, report=report, engine=engine
             )
@@ -375,8 +374,7 @@ def explain_run(run: Run, monitor: Monitor, fitted: FittedRun | None = None) -> 
         monitor: its callbacks.
         fitted: the training, if it is in memory; the report then reads no files.
     """
-    from hpgmn.runs.report_data import fitted_report_data, write_report
-    from hpgmn.runs.understanding import understand
+    from hpgmn.runs.report_data import fitted_report_data, understand, write_report
 
     spec = run.spec
     if spec.device == "cuda" and resolve_device("auto") == "cpu":  # it was trained elsewhere

@@ -21,7 +21,7 @@ from hpgmn.engines import Channel, Engine, Task, TaskResult
 from hpgmn.graph import Graph
 from hpgmn.graph.datasets import DATASETS, load
 from hpgmn.models import find_model, is_custom
-from hpgmn.runs.monitor import Monitor, ProgressCallback, make_monitor
+from hpgmn.runs.fit import Monitor, ProgressCallback, make_monitor
 from hpgmn.runs.spec import RunSpec, check_run, resolve_device, split_numbers
 from hpgmn.runs.study import (
     best_trial,

@@ -18,13 +18,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from hpgmn.base.digests import search_content
-from hpgmn.base.errors import Remedy, SettingError
+from hpgmn.base.errors import Remedy, SettingError, format_setting
 from hpgmn.base.settings import make_settings, settings_dict, to_plain
-from hpgmn.base.text import format_setting
 from hpgmn.graph import Graph
-from hpgmn.models import find_model
-from hpgmn.models.shipped import read_config
+from hpgmn.graph.graph import search_content
+from hpgmn.models import find_model, read_config
 from hpgmn.runs.search import planned_trials, run_trials
 from hpgmn.runs.spaces import Space, paper_space, space_for
 from hpgmn.training.checks import class_number

@@ -14,16 +14,23 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from hpgmn.base.digests import digest, shard_content
 from hpgmn.base.errors import HPGMNError, Remedy, SettingError
-from hpgmn.base.files import DRAFT_SUFFIX, GRAPH_FORMAT, check_format, write_text
-from hpgmn.base.locking import LOCK_FILE, lock_folder
+from hpgmn.base.files import (
+    DRAFT_SUFFIX,
+    GRAPH_FORMAT,
+    LOCK_FILE,
+    check_format,
+    digest,
+    lock_folder,
+    write_text,
+)
 from hpgmn.base.parsing import read_json
 from hpgmn.base.settings import settings_dict
 from hpgmn.engines import Engine, Task, TaskResult
 from hpgmn.engines.processes import LocalEngine
 from hpgmn.graph import Array, Graph
 from hpgmn.graph.files import graph_name, read_graph, refuse_changed, write_graph
+from hpgmn.graph.graph import shard_content
 from hpgmn.graph.homophily import node_homophily
 from hpgmn.shards.cutting import WORK
 from hpgmn.shards.files import RowFile, small_array, write_array
@@ -148,7 +155,7 @@ class _Work:
         if result.trace:
             raise RuntimeError(f"A worker failed:\n{result.trace}")
         if result.is_lost:
-            raise HPGMNError(f"{result.reason} What is finished is kept.")
+            raise HPGMNError(str(result.reason), "Run it again: finished work is kept.")
         if result.reason:
             raise HPGMNError(result.reason)
         self._running -= 1
@@ -288,12 +295,12 @@ def note_origin(folder: str | Path, source: str | None, graph: Graph) -> Shards:
 def _check_labels(labels: Array, shape: dict[str, Any]) -> Array:
     nodes, classes = shape["num_nodes"], len(shape["class_names"])
     if classes == 0:
-        raise HPGMNError("The graph has no classes, so nothing can be learned. Give it labels.")
+        raise HPGMNError("The graph has no classes, so nothing can be learned.", "Give it labels.")
     labels = np.ascontiguousarray(labels, np.int32)
     if labels.shape != (nodes,):
         raise HPGMNError(
-            f"The graph has {nodes:,} nodes, but the labels have the shape {labels.shape}. Give "
-            "one label for each node."
+            f"The graph has {nodes:,} nodes, but the labels have the shape {labels.shape}.",
+            "Give one label for each node.",
         )
     if not -1 <= labels.min() <= labels.max() < classes:
         raise HPGMNError(

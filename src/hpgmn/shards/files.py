@@ -21,9 +21,8 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from hpgmn.base.digests import as_bytes
 from hpgmn.base.errors import HPGMNError
-from hpgmn.base.files import draft_path, file_checksum
+from hpgmn.base.files import as_bytes, draft_path, file_checksum
 from hpgmn.base.parsing import npy_header, read_array, read_npy_header, require_file
 from hpgmn.graph import Array
 
@@ -43,7 +42,7 @@ def small_array(path: Path) -> Array:
 
 
 def _unreadable(path: Path, error: Exception) -> HPGMNError:
-    return HPGMNError(f"{path} cannot be read ({error}). Write the graph or its shards again.")
+    return HPGMNError(f"{path} cannot be read ({error}).", "Write the graph or its shards again.")
 
 
 class RowFile:
@@ -64,8 +63,8 @@ class RowFile:
             raise _unreadable(path, error) from None
         if header.is_fortran and len(header.shape) > 1:
             raise HPGMNError(
-                f"{path} is not an array of plain values in C order. Write the graph again with "
-                "write_graph."
+                f"{path} is not an array of plain values in C order.",
+                "Write the graph again with write_graph.",
             )
         self.shape = header.shape
         self.dtype = header.dtype
@@ -109,7 +108,9 @@ class RowFile:
         while remaining:
             count = os.preadv(self._file.fileno(), [remaining], offset)
             if count == 0:
-                raise HPGMNError(f"{self.path} is truncated. Write the graph or its shards again.")
+                raise HPGMNError(
+                    f"{self.path} is truncated.", "Write the graph or its shards again."
+                )
             remaining, offset = remaining[count:], offset + count
 
     def close(self) -> None:

@@ -15,10 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from hpgmn.base.digests import json_digest
-from hpgmn.base.errors import HPGMNError, Remedy, SettingError
+from hpgmn.base.errors import HPGMNError, Remedy, SettingError, format_bytes
+from hpgmn.base.files import json_digest
 from hpgmn.base.parsing import read_json
-from hpgmn.base.text import format_bytes
 from hpgmn.statistics.definitions import ROWS_LIMIT_BYTES
 from hpgmn.statistics.diffusion import coefficients
 from hpgmn.statistics.settings import (
@@ -227,11 +226,11 @@ def resolve_forms(settings: Any, shape: tuple[int, int], num_classes: int, *, sp
     refused = [name for name in settings.statistics if averaged_statistic(name) is not None]
     if refused:
         raise SettingError(
-            f"Shards have no means over neighbours ({', '.join(refused)}). Leave them out of "
-            "statistics."
+            f"Shards have no means over neighbours ({', '.join(refused)}).",
+            "Leave them out of statistics.",
         )
     if settings.soft_counts:
-        raise SettingError("Shards count neighbours by their labels. Set soft_counts=false.")
+        raise SettingError("Shards count neighbours by their labels.", "Set soft_counts=false.")
     means, diffusion = settings.class_means_form, settings.diffusion_form
     if means == "auto":
         rows = 2 * shape[0] * shape[1] * num_classes
@@ -245,7 +244,7 @@ def resolve_forms(settings: Any, shape: tuple[int, int], num_classes: int, *, sp
     ):
         if value not in choices:
             raise SettingError(
-                f"Shards have no {name}={value}. Choose from: auto, {', '.join(choices)}."
+                f"Shards have no {name}={value}.", f"Choose from: auto, {', '.join(choices)}."
             )
     return dataclasses.replace(settings, class_means_form=means, diffusion_form=diffusion)
 

@@ -19,9 +19,8 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from hpgmn.base.digests import digest
 from hpgmn.base.errors import HPGMNError, Remedy
-from hpgmn.base.files import check_format
+from hpgmn.base.files import check_format, digest
 from hpgmn.base.parsing import parse_json, read_archive, read_array, read_json_bytes
 from hpgmn.graph import Array
 from hpgmn.shards.files import are_complete
@@ -75,8 +74,8 @@ class Shards:
         check_format(f"The shards in {self.folder}", about["format"], FORMAT)
         if about["format"] != FORMAT:
             raise HPGMNError(
-                f"The shards in {self.folder} are of another version of hpgmn. Recreate them "
-                "with `hpgmn shard`, in a new folder."
+                f"The shards in {self.folder} are of another version of hpgmn.",
+                "Recreate them with `hpgmn shard`, in a new folder.",
             )
         self.about = about
         self.name = str(about["graph"])
@@ -156,8 +155,8 @@ class Shards:
         """Return which nodes of a range are in "train", "val" or "test" of the split."""
         if self.split is None:
             raise HPGMNError(
-                f"The graph of the shards in {self.folder} has no split. Add splits and recreate "
-                "the shards with `hpgmn shard`."
+                f"The graph of the shards in {self.folder} has no split.",
+                "Add splits and recreate the shards with `hpgmn shard`.",
             )
         return self._array(part, name)
 
@@ -188,6 +187,6 @@ class Shards:
 
 def _damaged(path: Path, fault: str) -> HPGMNError:
     return HPGMNError(
-        f"The file {path} is missing, damaged or not of hpgmn ({fault}). Recreate the shards "
-        "with `hpgmn shard`, in a new folder."
+        f"The file {path} is missing, damaged or not of hpgmn ({fault}).",
+        "Recreate the shards with `hpgmn shard`, in a new folder.",
     )

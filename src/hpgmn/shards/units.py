@@ -75,9 +75,9 @@ def run_unit(folder: str | Path, unit: Unit, by: str = "", compute: Compute = co
         _run_unit(folder, unit, by, compute)
     except OSError as error:
         raise HPGMNError(
-            f"Cannot read or write a file of {folder} ({error.strerror or error}). Check "
-            "free disk space and that every machine sees the folder, then run the command "
-            "again: finished work is kept."
+            f"Cannot read or write a file of {folder} ({error.strerror or error}).",
+            "Check free disk space and that every machine sees the folder, then run the command "
+            "again: finished work is kept.",
         ) from None
 
 

@@ -35,9 +35,10 @@ import numpy as np
 import scipy.sparse as sp
 import torch
 
-from hpgmn.base.digests import array_digest, as_bytes
-from hpgmn.base.errors import HPGMNError, Remedy
+from hpgmn.base.errors import HPGMNError, Remedy, format_bytes
 from hpgmn.base.files import (
+    array_digest,
+    as_bytes,
     cache_folder,
     draft_path,
     file_checksum,
@@ -46,7 +47,6 @@ from hpgmn.base.files import (
 )
 from hpgmn.base.machine import free_bytes
 from hpgmn.base.parsing import npy_header, parse_json, read_array
-from hpgmn.base.text import format_bytes
 from hpgmn.graph import Array
 
 logger = logging.getLogger(__name__)

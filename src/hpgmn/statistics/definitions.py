@@ -23,11 +23,10 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from hpgmn.base.digests import array_digest
-from hpgmn.base.errors import HPGMNError, Remedy
+from hpgmn.base.errors import HPGMNError, Remedy, format_bytes
+from hpgmn.base.files import array_digest
 from hpgmn.base.machine import free_bytes
 from hpgmn.base.sparse import SparseMatrix
-from hpgmn.base.text import format_bytes
 from hpgmn.graph import Array, Attributes, Graph
 from hpgmn.statistics.cache import Recipe, StatisticsCache
 from hpgmn.statistics.labelwise import (

@@ -9,11 +9,10 @@ import scipy.sparse as sp
 import torch
 from typing_extensions import override
 
-from hpgmn.base.digests import array_digest
-from hpgmn.base.errors import Remedy
+from hpgmn.base.errors import Remedy, format_bytes
+from hpgmn.base.files import array_digest
 from hpgmn.base.machine import free_bytes
 from hpgmn.base.sparse import SparseMatrix
-from hpgmn.base.text import format_bytes
 from hpgmn.graph import Array, Graph
 from hpgmn.statistics.cache import rounding_environment
 from hpgmn.statistics.definitions import (

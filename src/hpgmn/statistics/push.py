@@ -115,8 +115,8 @@ def largest_of_range(
     count = min(count, num_nodes)
     if length * count >= 2**31:
         raise HPGMNError(
-            f"{count} entries for each of {length:,} nodes exceed 32-bit indices. Set a smaller "
-            "diffusion_topk, or diffusion_form=sketch."
+            f"{count} entries for each of {length:,} nodes exceed 32-bit indices.",
+            "Set a smaller diffusion_topk, or diffusion_form=sketch.",
         )
     theta = coefficients(kind, **parameters)
     columns = np.empty((length, count), np.int32)

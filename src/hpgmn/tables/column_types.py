@@ -16,8 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from hpgmn.base.errors import GraphError, HPGMNError, Remedy
-from hpgmn.base.text import count_noun
+from hpgmn.base.errors import GraphError, HPGMNError, Remedy, count_noun
 from hpgmn.tables.sources import (
     MISSING,
     NATIVE,

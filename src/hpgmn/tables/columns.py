@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import pyarrow as pa
 
-from hpgmn.base.errors import GraphError, Remedy, SettingError, nearest
-from hpgmn.base.text import count_noun
+from hpgmn.base.errors import GraphError, Remedy, SettingError, count_noun, nearest
 from hpgmn.tables.preparation import Preparation
 from hpgmn.tables.sources import EDGE_LISTS, TABLES, Table, is_numeric, not_numeric, open_table
 from hpgmn.tables.splitting import SPLIT_BY
@@ -32,23 +31,42 @@ _REQUIRED = ("id", "source", "target")
 _MAX_LISTED = 20
 
 
+class ColumnOptions(TypedDict, total=False):
+    """The fields of :class:`Columns` as keywords of ``load`` and ``from_tables``."""
+
+    id: str | None
+    label: str | None
+    split: str | None
+    source: str | None
+    target: str | None
+    weight: str | None
+    drop: Sequence[str]
+    attributes: Sequence[str] | None
+    categories: Sequence[str]
+    split_by: Sequence[str] | None
+    drop_unknown_edges: bool
+    directed: bool | None
+
+
 @dataclass(frozen=True)
 class Columns:
     """What the user says about the columns.
 
     Args:
-        id: the column of node ids. None, here and below: detect it by name.
-        label: the column of classes; "" for none.
-        split: the column with the words train, val and test; "" for none.
-        source: the column of the edges' sources.
-        target: the column of the edges' targets.
-        weight: the column of edge weights; "" for none.
+        id: the column of node ids [id, node, node_id or name]. None, here and below: detect it by
+            the names in brackets.
+        label: the column of classes [label, class, y or target]; "" for none.
+        split: the column with the words train, val and test [split]; "" for none.
+        source: the column of the edges' sources [source, src or from].
+        target: the column of the edges' targets [target, dst or to].
+        weight: the column of edge weights [weight]; "" for none.
         drop: columns of the node table to leave out.
         attributes: the columns to use as attributes. None: all without another role.
         categories: columns that are categories even if they hold numbers.
-        split_by: ("group", column) or ("time", column): make splits from that column.
+        split_by: make splits: ("group", column) keeps groups together, ("time", column) trains on
+            the oldest nodes and tests on the newest.
         drop_unknown_edges: leave out edges to unknown nodes instead of raising.
-        directed: whether edges are directed; None: as the GraphML file says, otherwise yes.
+        directed: whether edges are directed. None: as in ``like`` or the GraphML file, else yes.
     """
 
     id: str | None = None
@@ -186,20 +204,15 @@ def open_tables(
                 "Leave out id, source and target",
             )
         node_table, edge_table, id_column, declared = read_graphml(source)
-        columns = replace(columns, id=id_column)
+        directed = declared if columns.directed is None else columns.directed
+        columns = replace(columns, id=id_column, directed=directed)
     else:
         node_table, edge_table = _open_both(source, nodes)
-        declared = True
     if nodes is not None and (source.is_dir() or is_graphml):
         raise SettingError(
             f"A separate node table belongs to an edge list, but '{source}' has its own nodes.",
             "Leave out nodes",
         )
-    directed = columns.directed
-    if directed is None and preparation is not None and not is_graphml:
-        directed = preparation.roles["directed"]
-    directed = declared if directed is None else directed
-    columns = replace(columns, directed=directed)
     return assign_roles(node_table, edge_table, columns, prepare=prepare, preparation=preparation)
 
 
@@ -212,7 +225,10 @@ def assign_roles(
     preparation: Preparation | None = None,
 ) -> Tables:
     """Detect the roles of the columns of two tables; see :func:`open_tables`."""
+    directed = columns.directed is not False
     if preparation is not None:
+        if columns.directed is None:
+            directed = preparation.roles["directed"]
         _require_weight(edge_table, columns, preparation.roles)
         columns = _as_trained(node_table, edge_table, columns, preparation.roles)
     roles = {
@@ -243,7 +259,7 @@ def assign_roles(
         node_table,
         edge_table,
         attributes=attributes,
-        directed=columns.directed is not False,
+        directed=directed,
         categories=tuple(_known(node_table, "categories", name) for name in columns.categories),
         split_by=None if columns.split_by is None else (columns.split_by[0], columns.split_by[1]),
         drop_unknown_edges=columns.drop_unknown_edges,

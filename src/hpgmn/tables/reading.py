@@ -16,8 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from hpgmn.base.errors import GraphError, Remedy
-from hpgmn.base.text import count_noun
+from hpgmn.base.errors import GraphError, Remedy, count_noun
 from hpgmn.tables.column_types import Degree
 from hpgmn.tables.columns import Tables
 from hpgmn.tables.edges import read_edges

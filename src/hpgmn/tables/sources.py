@@ -19,9 +19,8 @@ import pyarrow.compute as pc
 import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 
-from hpgmn.base.errors import GraphError, Remedy
+from hpgmn.base.errors import GraphError, Remedy, count_noun
 from hpgmn.base.machine import free_host_bytes
-from hpgmn.base.text import count_noun
 
 Array: TypeAlias = npt.NDArray[Any]
 

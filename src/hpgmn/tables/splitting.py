@@ -6,8 +6,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from hpgmn.base.errors import GraphError, Remedy
-from hpgmn.base.text import count_noun
+from hpgmn.base.errors import GraphError, Remedy, count_noun
 from hpgmn.tables.column_types import Category, Date, Number, parse_date, read_values
 from hpgmn.tables.sources import Array, Table
 

@@ -161,8 +161,8 @@ def _current_ranks(device: str) -> Ranks:
         local, available = int(os.environ.get("LOCAL_RANK", "0")), torch.cuda.device_count()
         if local >= available:
             raise HPGMNError(
-                f"Local rank {local} has no GPU: this machine has {available}. Start at most one "
-                "rank per GPU (torchrun --nproc-per-node), or train on the CPU."
+                f"Local rank {local} has no GPU: this machine has {available}.",
+                "Start at most one rank per GPU (torchrun --nproc-per-node), or train on the CPU.",
             )
         rank_device = torch.device("cuda", local)
         torch.cuda.set_device(rank_device)

@@ -13,14 +13,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hpgmn.base.calibration import calibrated_probabilities, fit_temperatures, mean_logits
 from hpgmn.base.errors import HPGMNError, Remedy
 from hpgmn.base.files import RUN_FORMAT
+from hpgmn.base.metrics import calibrated_probabilities, fit_temperatures, mean_logits
 from hpgmn.base.settings import make_settings, settings_dict
 from hpgmn.graph import Array, Graph
 from hpgmn.models import find_model, is_custom
-from hpgmn.models.hpgmn import label_logits
-from hpgmn.models.label_estimator import estimator_logits
+from hpgmn.models.hpgmn import estimator_logits, label_logits
 from hpgmn.models.stage import ModelEntry, Parameters, Replica, TrainingTask, logits
 from hpgmn.statistics import LocalStatistics
 from hpgmn.statistics.local import fix_sketches

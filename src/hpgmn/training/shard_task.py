@@ -125,18 +125,19 @@ def check_shard_settings(settings: Any, names: Sequence[str]) -> None:
     """Refuse settings that training on shards with these statistics cannot have."""
     if not settings.batch_size:
         raise SettingError(
-            "Training on row shards needs a batch size. Set batch_size, the train nodes in a step "
-            "of all ranks together, for example batch_size=1024."
+            "Training on row shards needs a batch size.",
+            "Set batch_size, the train nodes in a step of all ranks together, for example "
+            "batch_size=1024.",
         )
     if settings.refinement:
         raise SettingError(
-            "Refinement recomputes the statistics, which row shards hold. Set refinement=false."
+            "Refinement recomputes the statistics, which row shards hold.", "Set refinement=false."
         )
     missing = [name for name in statistic_names(settings) if name not in names]
     if missing:
         raise SettingError(
-            f"The shards lack {', '.join(missing)}; they have {', '.join(names)}. Set statistics "
-            "and neighbors as they were when the shards were made."
+            f"The shards lack {', '.join(missing)}; they have {', '.join(names)}.",
+            "Set statistics and neighbors as they were when the shards were made.",
         )
 
 
@@ -167,8 +168,8 @@ class ShardTask:
             labelled = int((getattr(rows.split, part) & (rows.y >= 0)).sum())
             if not sum(ranks.gather_numbers(labelled)):
                 raise HPGMNError(
-                    f"The shards in {rows.shards.folder} have no {part} nodes with a label. "
-                    "Recreate them with a split that has some."
+                    f"The shards in {rows.shards.folder} have no {part} nodes with a label.",
+                    "Recreate them with a split that has some.",
                 )
         inputs = {name: rows.statistic(name, ranks.device) for name in statistic_names(settings)}
         balanced = None
@@ -289,7 +290,7 @@ def read_common_state(ranks: Ranks, path: Path, identity: str) -> TrainState:
     first = ranks.broadcast(torch.tensor(position, device=ranks.device)).tolist()
     if ranks.any(position != first):
         raise HPGMNError(
-            f"The ranks do not see the same saved state {path}. Wait until every machine shows the "
-            "same file, then resume."
+            f"The ranks do not see the same saved state {path}.",
+            "Wait until every machine shows the same file, then resume.",
         )
     return state

@@ -26,8 +26,7 @@ from hpgmn.base.metrics import metric as metric_of
 from hpgmn.base.randomness import Noise
 from hpgmn.graph import Array, Graph
 from hpgmn.models import find_model
-from hpgmn.models.hpgmn import HPGMNSettings
-from hpgmn.models.label_estimator import class_shares, estimator_logits, pseudo_labels
+from hpgmn.models.hpgmn import HPGMNSettings, class_shares, estimator_logits, pseudo_labels
 from hpgmn.models.layers import initialise
 from hpgmn.models.stage import (
     ModelEntry,

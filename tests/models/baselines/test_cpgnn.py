@@ -1,8 +1,6 @@
 """CPGNN against its formulas on dense matrices, written out class by class and node by node."""
 
-from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -16,7 +14,6 @@ from hpgmn.models.baselines.cpgnn import Compatibility, CPGNNSettings, doubly_st
 from hpgmn.models.stage import Rates, Replica, load_parameters, logits, make_task
 from hpgmn.training.trainer import train
 
-Build = Callable[..., Any]
 STAGES = MODELS["cpgnn"].stages
 
 

@@ -1,8 +1,6 @@
 """DSSL: its encoder against PyTorch Geometric, its losses against loops over nodes and samples."""
 
 import math
-from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import pytest
@@ -18,8 +16,6 @@ from hpgmn.models.baselines.dssl import DSSLSettings, Neighborhoods
 from hpgmn.models.layers import initialise
 from hpgmn.models.stage import Replica, TrainingTask, load_parameters, logits, make_task
 from hpgmn.training.trainer import train
-
-Build = Callable[..., Any]
 
 ENTRY = MODELS["dssl"]
 SMALL = {"hidden_dim": 6, "factors": 3, "samples": 4, "representation_epochs": 5, "epochs": 5}

@@ -14,7 +14,7 @@ from hpgmn.base.settings import make_settings
 from hpgmn.graph import Graph
 from hpgmn.models import MODELS
 from hpgmn.models.baselines.lwgcn import ClassMeans, LabelwiseStates, LWGCNSettings, Mixture
-from hpgmn.models.label_estimator import estimated_labels
+from hpgmn.models.hpgmn import estimated_labels
 from hpgmn.models.layers import initialise
 from hpgmn.models.stage import (
     Parameters,

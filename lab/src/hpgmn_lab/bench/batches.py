@@ -9,7 +9,7 @@ from typer import Option
 
 from hpgmn.base.errors import SettingError
 from hpgmn.graph.datasets import DATASETS, PROTOCOLS, load
-from hpgmn.models.shipped import settings_for
+from hpgmn.models import settings_for
 from hpgmn.statistics import averaged_statistic
 from hpgmn_lab.bench.options import Graphs, Seeds, Splits, changes, names, numbers, split_numbers
 from hpgmn_lab.bench.paired import (

@@ -15,8 +15,7 @@ from hpgmn.base.errors import SettingError
 from hpgmn.base.settings import make_settings
 from hpgmn.graph import Graph
 from hpgmn.graph.datasets import DATASETS, load
-from hpgmn.models import find_model
-from hpgmn.models.shipped import settings_for
+from hpgmn.models import find_model, settings_for
 from hpgmn.statistics import LocalStatistics
 from hpgmn_lab.bench.options import (
     Assignments,

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.table import Column, Table
 
-from hpgmn.base.errors import HPGMNError
-from hpgmn.base.text import mean_and_deviation
+from hpgmn.base.errors import HPGMNError, mean_and_deviation
 from hpgmn.cli.console import out, say, step_progress, stop_on_signal
 from hpgmn.cli.engines import Address, EngineName, Place, open_engine
 

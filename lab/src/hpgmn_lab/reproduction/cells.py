@@ -147,7 +147,7 @@ class Records:
     def read(cls, source: Path) -> Records:
         """Read a folder or a ``.jsonl`` file; a missing one has no records."""
         if source.suffix == ".jsonl":
-            return cls(source, read_named(source) if source.exists() else {})
+            return cls(source, read_named(source))
         contents = {}
         for path in sorted(source.glob("[!.]*.json")):
             try:
@@ -169,7 +169,7 @@ class Records:
 def collect_cells(folder: Path, path: Path) -> int:
     """Add the records of a folder to a ``.jsonl`` file, replacing those of the same name."""
     added = Records.read(folder).contents
-    write_named(path, {**Records.read(path).contents, **added})
+    write_named(path, dict(sorted({**Records.read(path).contents, **added}.items())))
     return len(added)
 
 

@@ -17,8 +17,7 @@ from hpgmn.base.errors import HPGMNError
 from hpgmn.base.settings import make_settings
 from hpgmn.evaluation.scores import ENSEMBLE
 from hpgmn.graph.datasets import DATASETS, PROTOCOLS
-from hpgmn.models import find_model
-from hpgmn.models.shipped import read_config, settings_for
+from hpgmn.models import find_model, read_config, settings_for
 from hpgmn.statistics import averaged_statistic
 from hpgmn_lab import paper
 from hpgmn_lab.reproduction.cells import SHIPPED, TUNED, Cell

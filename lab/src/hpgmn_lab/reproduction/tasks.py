@@ -18,7 +18,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from hpgmn.base import locking
+from hpgmn.base import files as locking
 from hpgmn.base.errors import HPGMNError, Remedy
 from hpgmn.base.files import remove_stale_drafts, write_text
 from hpgmn.engines import Channel, Engine, RateLimiter, Task, TaskResult

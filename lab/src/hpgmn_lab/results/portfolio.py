@@ -22,10 +22,9 @@ from hpgmn_lab.records import (
     check_run,
     difference_text,
     origin_texts,
-    read_named,
+    read_runs,
     score_text,
     sort_graphs,
-    unseal_run,
 )
 from hpgmn_lab.rendering import frame
 from hpgmn_lab.reproduction.cells import SHIPPED, TUNED, Records
@@ -83,12 +82,11 @@ def _difference(record: Record, other: Record | None) -> Difference | None:
 def read_untuned(path: Path, cells: Records) -> dict[str, list[Untuned]]:
     """Read the runs of portfolios: "" for the present one, else the name of an earlier one."""
     found: dict[str, dict[str, Untuned]] = {"": {}}
-    for name, content in read_named(path).items() if path.exists() else ():
-        record = unseal_run(name, content, path)
+    for record in read_runs(path):
         if "chosen" not in record.metrics.get("portfolio", {}):
-            raise HPGMNError(f"{path} ({name}) is not a run of a portfolio.", "Remove it")
+            raise HPGMNError(f"{path} ({record.name}) is not a run of a portfolio.", "Remove it")
         simple = [own for model in SIMPLE if (own := _cell(cells, record.graph, model, TUNED))]
-        found.setdefault(name.rpartition("/")[0], {})[record.graph] = Untuned(
+        found.setdefault(record.name.rpartition("/")[0], {})[record.graph] = Untuned(
             record,
             str(record.metrics["portfolio"]["chosen"]),
             _tuned(cells, record.graph),

@@ -14,7 +14,7 @@ from typing_extensions import override
 
 from hpgmn.base.metrics import class_loss
 from hpgmn.base.randomness import Noise
-from hpgmn.base.settings import setting
+from hpgmn.base.settings import inherited_setting, rate_setting, setting
 from hpgmn.base.sparse import SparseMatrix
 from hpgmn.graph import Array, Graph
 from hpgmn.models.baselines import chebnet
@@ -39,10 +39,8 @@ _ROUNDING = 1e-6  # a row sum of Ĥ below this is zero: its sign would be arbitr
 class CPGNNSettings(chebnet.ChebNetSettings):
     """Settings of CPGNN; layers, order and dropout are the prior's."""
 
-    attributes_scaling: str = setting(
-        "fraction",
-        "attributes as given, divided by the row's absolute sum, or of unit length",
-        choices=("raw", "fraction", "unit"),
+    attributes_scaling: str = inherited_setting(
+        chebnet.ChebNetSettings, "attributes_scaling", "fraction"
     )
     prior: str = setting(
         "mlp",
@@ -59,15 +57,11 @@ class CPGNNSettings(chebnet.ChebNetSettings):
         "how the adjacency that spreads the beliefs is normalised",
         choices=("none", "row", "column", "symmetric"),
     )
-    prior_weight: float = setting(
-        1.0, "weight of the prior's own loss in the joint training", low=0.0, per_replica=True
+    prior_weight: float = rate_setting(1.0, "weight of the prior's own loss in the joint training")
+    zero_sum_weight: float = rate_setting(
+        1.0, "weight of the compatibilities' row sums, which should be 0"
     )
-    zero_sum_weight: float = setting(
-        1.0, "weight of the compatibilities' row sums, which should be 0", low=0.0, per_replica=True
-    )
-    compatibility_weight_decay: float = setting(
-        0.0, "weight decay of the compatibilities", low=0.0, per_replica=True
-    )
+    compatibility_weight_decay: float = rate_setting(0.0, "weight decay of the compatibilities")
 
 
 class Compatibility(Initialised):
