@@ -11,12 +11,12 @@ import scipy.sparse as sp
 import torch
 
 from hpgmn.base.errors import HPGMNError
+from hpgmn.base.sparse import scale_attributes
 from hpgmn.classifier import HPGMNClassifier
 from hpgmn.cli import main
 from hpgmn.graph import Graph
 from hpgmn.graph.files import write_graph
 from hpgmn.models import MODELS
-from hpgmn.statistics.scaling import scale_attributes
 from hpgmn.training.saved import SavedModel
 
 OUT_OF_REACH = 3e37
