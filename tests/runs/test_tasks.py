@@ -10,7 +10,7 @@ import pytest
 from hpgmn.base.settings import make_settings, settings_dict
 from hpgmn.models import find_model
 from hpgmn.runs import tasks as run_tasks
-from hpgmn.runs.fit import train_folder
+from hpgmn.runs.fit import fit_run
 from hpgmn.runs.folder import PORTFOLIO_FILE, prepare_folder
 from hpgmn.runs.spec import RunSpec
 from hpgmn.runs.tasks import run_on, write_files
@@ -43,7 +43,9 @@ def test_folders_hold_what_a_run_here_writes(small_graph, tmp_path, here_engine,
     assert {("mlp", "main"), ("gcn", "main")} <= set(progress)
     for spec in specs:
         there, here = tmp_path / "there" / spec.model, tmp_path / "here" / spec.model
-        metrics = train_folder(spec, small_graph, prepared(here, spec), warnings=["a column is x"])
+        metrics = fit_run(
+            spec, small_graph, prepared(here, spec), warnings=["a column is x"]
+        ).metrics
         names = {path.name for path in here.iterdir()}
         assert {path.name for path in there.iterdir()} == names | {"log.txt"}
         for name in names - {"metrics.json", "predictions.parquet"}:
@@ -81,7 +83,7 @@ def test_a_bug_is_not_hidden(small_graph, tmp_path, here_engine, monkeypatch):
     def broken(*arguments, **options):
         raise ZeroDivisionError("bug")
 
-    monkeypatch.setattr(run_tasks, "train_folder", broken)
+    monkeypatch.setattr(run_tasks, "fit_run", broken)
     spec = specification("mlp")
     with pytest.raises(RuntimeError, match="A worker failed:\nTraceback"):
         run_on(here_engine(), {prepared(tmp_path / "a", spec): spec}, small_graph)

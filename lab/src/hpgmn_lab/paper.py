@@ -32,10 +32,10 @@ ROUNDING = 1e-5
 
 @dataclass(frozen=True)
 class Published:
-    """A published accuracy in percent; ``std`` is None where the source gives none."""
+    """An accuracy in percent that the paper prints."""
 
     mean: float
-    std: float | None
+    std: float
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from hpgmn.base.files import write_bytes
 from hpgmn.base.parsing import parse_json
 from hpgmn.engines import Channel, Engine, RateLimiter, Task, TaskResult
 from hpgmn.graph import Graph
-from hpgmn.runs.fit import Monitor, train_folder
+from hpgmn.runs.fit import Monitor, fit_run
 from hpgmn.runs.folder import (
     LOG_FILE,
     METRICS_FILE,
@@ -56,7 +56,7 @@ def run_task(
         for name, content in files.items():
             (folder / name).write_bytes(content)
         with log_file(folder / LOG_FILE, earlier):
-            train_folder(
+            fit_run(
                 *(spec, graph, folder),
                 report=report,
                 should_stop=line.should_stop,

@@ -374,15 +374,15 @@ def explain_run(run: Run, monitor: Monitor, fitted: FittedRun | None = None) -> 
         monitor: its callbacks.
         fitted: the training, if it is in memory; the report then reads no files.
     """
-    from hpgmn.runs.report_data import fitted_report_data, understand, write_report
+    from hpgmn.runs.report_data import explain_training, fitted_report_data, write_report
 
     spec = run.spec
     if spec.device == "cuda" and resolve_device("auto") == "cpu":  # it was trained elsewhere
         spec = replace(spec, device="cpu")
-    understanding = understand(spec, run.graph, run.model, monitor.step)
-    understanding.write(run.folder)
+    explanations = explain_training(spec, run.graph, run.model, monitor.step)
+    explanations.write(run.folder)
     monitor.step("Report")
     data = None
     if fitted is not None:
-        data = fitted_report_data(run.folder, run.graph, fitted, understanding)
+        data = fitted_report_data(run.folder, run.graph, fitted, explanations)
     write_report(run.folder, data)

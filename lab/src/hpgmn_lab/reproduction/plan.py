@@ -54,6 +54,11 @@ class Row:
     cells: Mapping[str, Cell]
     is_ensemble: bool = False
 
+    @property
+    def model(self) -> str:
+        """The model of its cells."""
+        return next(cell.model for cell in self.cells.values())
+
 
 @dataclass(frozen=True)
 class Experiment:

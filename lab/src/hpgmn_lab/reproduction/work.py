@@ -25,7 +25,7 @@ from hpgmn.base.settings import make_settings, settings_dict, to_plain
 from hpgmn.graph import Graph
 from hpgmn.graph.datasets import load
 from hpgmn.models import find_model
-from hpgmn.runs.fit import train_folder
+from hpgmn.runs.fit import fit_run
 from hpgmn.runs.folder import finished_run, prepare_folder
 from hpgmn.runs.search import best_trials, planned_trials, run_trials
 from hpgmn.runs.spec import RunSpec
@@ -296,7 +296,9 @@ def _final_run(
     prepare_folder(run_folder, spec, resume=True, overwrite=False)
     metrics = finished_run(run_folder)
     return (
-        train_folder(spec, graph, run_folder, **execution.options) if metrics is None else metrics
+        fit_run(spec, graph, run_folder, **execution.options).metrics
+        if metrics is None
+        else metrics
     )
 
 
