@@ -31,10 +31,11 @@ from hpgmn.runs.folder import (
 )
 from hpgmn.runs.outputs import TrainingResult, run_metrics, write_history, write_predictions
 from hpgmn.runs.spec import CONFIG_FILE, RunSpec, check_run, made_with
-from hpgmn.training.checkpoint import read_seconds, read_tensors
+from hpgmn.training.checkpoint import read_tensors
 from hpgmn.training.checks import class_number
 from hpgmn.training.replicas import Fitted, Progress, fit_replicas
 from hpgmn.training.saved import MODEL_FILE, SavedModel
+from hpgmn.training.state import read_seconds
 from hpgmn.training.trainer import deterministic_algorithms
 
 logger = logging.getLogger(__name__)

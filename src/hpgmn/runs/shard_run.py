@@ -32,7 +32,7 @@ from hpgmn.graph import Array, Split
 from hpgmn.graph.datasets import DATASETS
 from hpgmn.models import find_model
 from hpgmn.models.hpgmn import EstimatorSettings
-from hpgmn.models.stage import Parameters, Replica, TrainingStage
+from hpgmn.models.stage import Parameters, Replica, TrainingStage, stage_logits
 from hpgmn.runs.fit import state_identity
 from hpgmn.runs.folder import (
     HISTORY_FILE,
@@ -47,7 +47,7 @@ from hpgmn.runs.outputs import NodeTable, TrainingResult, roles, run_metrics, wr
 from hpgmn.runs.spec import RunSpec, changes, surroundings
 from hpgmn.shards import ESTIMATOR_FILE, Shards
 from hpgmn.statistics import StatisticsSettings
-from hpgmn.training.checkpoint import read_seconds, read_tensors
+from hpgmn.training.checkpoint import read_tensors
 from hpgmn.training.checks import (
     LabelCounts,
     check_counts,
@@ -67,8 +67,7 @@ from hpgmn.training.shard_task import (
     fit_shards,
     load_shard_stage,
 )
-from hpgmn.training.stage_runner import stage_logits
-from hpgmn.training.state import TrainState
+from hpgmn.training.state import TrainState, read_seconds
 from hpgmn.training.trainer import deterministic_algorithms, run_training_thread
 
 logger = logging.getLogger(__name__)
