@@ -16,8 +16,8 @@ from hpgmn.base.settings import make_settings
 from hpgmn.graph.synthetic import trading_network
 from hpgmn.models import MODELS, find_model
 from hpgmn.models.stage import Replica
-from hpgmn.training.replay import WARM_UP
 from hpgmn.training.replicas import Fitted, fit_replicas
+from hpgmn.training.stage_runner import WARM_UP
 from hpgmn.training.trainer import deterministic_algorithms
 from hpgmn_lab.bench.options import names as split_names
 from hpgmn_lab.bench.process import OtherLoad, ProgressLines, run_task
