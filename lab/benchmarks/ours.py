@@ -31,7 +31,7 @@ from hpgmn.graph import Graph
 from hpgmn.graph.datasets import load
 from hpgmn.models import find_model, read_config, settings_for
 from hpgmn.models.stage import ModelEntry, Replica, TrainingStage, TrainingTask, make_task
-from hpgmn.runs.fit import train_folder
+from hpgmn.runs.fit import fit_run
 from hpgmn.runs.spec import RunSpec
 from hpgmn.training.replicas import Progress, fit_replicas
 from hpgmn.training.state import TrainState
@@ -159,7 +159,7 @@ def whole_run(path: Path, values: dict[str, Any], splits: list[int] | None) -> d
     spec = RunSpec(graph=str(path), model=MODEL, settings=values, splits=numbers)
     clock = EstimatorClock()
     with tempfile.TemporaryDirectory() as folder:
-        metrics = train_folder(spec, graph, Path(folder), report=clock)
+        metrics = fit_run(spec, graph, Path(folder), report=clock).metrics
         seconds = time.perf_counter() - started
     return {
         "splits": list(numbers),

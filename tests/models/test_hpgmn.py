@@ -15,10 +15,10 @@ from hpgmn.graph import Graph
 from hpgmn.models import MODELS
 from hpgmn.models.hpgmn import HPGMN, HPGMNSettings, estimated_labels, estimator_logits
 from hpgmn.models.layers import initialise
-from hpgmn.models.stage import Replica, make_task
+from hpgmn.models.stage import Replica, logits, make_task
 from hpgmn.statistics import STATISTICS, LocalStatistics, statistic_names
 from hpgmn.statistics.operators import ReplicaRows
-from hpgmn.training.trainer import logits, train
+from hpgmn.training.trainer import train
 
 NO_DROPOUT = dict.fromkeys(
     (

@@ -21,8 +21,8 @@ from hpgmn.models.propagated import (
     mixing_weights,
     stages,
 )
-from hpgmn.models.stage import Replica, make_task
-from hpgmn.training.trainer import StageState, logits, train
+from hpgmn.models.stage import Replica, logits, make_task
+from hpgmn.training.trainer import StageState, train
 
 TINY = PropagatedSettings(
     hidden_dim=6,

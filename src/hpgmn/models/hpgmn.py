@@ -51,8 +51,7 @@ from hpgmn.statistics import (
     base_name,
     statistic_names,
 )
-from hpgmn.statistics.definitions import ClassMeans
-from hpgmn.statistics.diffusion_forms import Diffusion
+from hpgmn.statistics.definitions import ClassMeans, diffusion_is_sketched
 from hpgmn.statistics.labelwise import one_hot
 
 _READ_NODES = 65536  # nodes per forward pass of a stage trained in batches
@@ -426,7 +425,7 @@ def _floats(graph: Graph, settings: HPGMNSettings) -> tuple[int, int]:
             else graph.num_features
         ),
         "diffusion": settings.diffusion_dim
-        if Diffusion.is_sketched(graph, settings)
+        if diffusion_is_sketched(graph, settings)
         else graph.num_nodes,
         "adjacency": graph.num_nodes,
     }

@@ -13,12 +13,11 @@ from typing_extensions import override
 
 from hpgmn.base.randomness import DropRate, Noise, relu_dropout
 from hpgmn.base.settings import rate_setting, setting, share_setting
-from hpgmn.base.sparse import SparseMatrix
+from hpgmn.base.sparse import SparseMatrix, transition
 from hpgmn.graph import Graph
 from hpgmn.models.baselines.baseline import Baseline, GraphSettings, attributes_input, single_stage
 from hpgmn.models.layers import Initialised, Linear, Output, StatisticLinear
 from hpgmn.models.stage import ModelEntry, TrainingTask
-from hpgmn.statistics.diffusion import transition
 from hpgmn.statistics.operators import join_replicas, split_replicas
 
 

@@ -18,7 +18,7 @@ from typing_extensions import override
 from hpgmn.base.metrics import class_loss
 from hpgmn.base.randomness import Noise, relu_dropout
 from hpgmn.base.settings import rate_setting, setting, share_setting
-from hpgmn.base.sparse import SparseMatrix, block_diagonal
+from hpgmn.base.sparse import SparseMatrix, block_diagonal, scale_attributes
 from hpgmn.graph import Array, Graph
 from hpgmn.models.baselines import gcnii
 from hpgmn.models.baselines.baseline import Baseline, GraphSettings, attributes_input, stack_layers
@@ -34,7 +34,6 @@ from hpgmn.models.stage import (
 )
 from hpgmn.statistics.labelwise import FactoredMeans, averaging_matrix
 from hpgmn.statistics.operators import Statistic, take_nodes, with_columns
-from hpgmn.statistics.scaling import scale_attributes
 
 logger = logging.getLogger(__name__)
 
