@@ -29,8 +29,7 @@ from hpgmn.base.errors import GraphError, SettingError
 from hpgmn.base.settings import make_settings
 from hpgmn.graph import Array, Graph
 from hpgmn.statistics import LocalStatistics, Statistic, StatisticsSettings, statistic_names
-from hpgmn.statistics.definitions import MEANS_LIMIT_BYTES
-from hpgmn.statistics.diffusion import DENSE_LIMIT_BYTES
+from hpgmn.statistics.definitions import DENSE_LIMIT_BYTES, MEANS_LIMIT_BYTES
 from hpgmn.statistics.operators import SparseReplicaRows, SparseRows
 
 __all__ = ["AddAdjacencyRows", "AddClassCounts", "AddClassMeans", "AddDiffusion"]

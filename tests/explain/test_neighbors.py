@@ -51,7 +51,7 @@ def cut(graph, node, gone):
 def recomputed(opened, node, gone, columns=None):
     """All statistics built anew without the edges, labels fixed: the node's rows and logits."""
     graph = cut(opened.graph, node, gone)
-    width = None if columns is None else opened.task.statistics._width
+    width = None if columns is None else opened.task.statistics.width
     statistics = LocalStatistics(graph, columns=columns, width=width)
     shares = None if opened.shares is None else opened.shares[None]
     inputs = statistics.build(

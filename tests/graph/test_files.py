@@ -531,7 +531,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         "'x_indices' holds 2, but there are 2 attributes",
     ),
     "negative attribute": ({"x_indices": np.array([0, 1, -1, 1])}, "'x_indices' holds -1"),
-    "too few values": ({"x_data": np.ones(3)}, "'x_indices' and 'x_data' differ in length"),
+    "too few values": ({"x_data": np.ones(3)}, "'x_data' must have 4 values"),
     "edge to an absent node": (
         {"edge_index": np.array([[0, 1, 1, 2], [1, 2, 2, 3]])},
         "is not valid: Edge 3 runs from 2 to 3, but nodes are numbered 0 to 2",

@@ -142,7 +142,7 @@ GRAPHS: dict[str, tuple[Make, str]] = {
     "two classes of one name": (lambda: graph_file(class_names=np.array(["a", "a"])), "class_names must be distinct"),
     "two nodes of one name": (lambda: graph_file(**with_value("node_ids", 3, "n2")), "'n2'"),
     "too few names": (lambda: graph_file(node_ids=np.array(["a"])), "node_ids must have 20 names"),
-    "half a character": (lambda: graph_file(**with_value("node_ids", 3, "\ud800")), "half a character in name 3"),
+    "invalid character": (lambda: graph_file(**with_value("node_ids", 3, "\ud800")), "invalid character in name 3"),
     "splits overlap": (lambda: graph_file(val_mask=arrays()["train_mask"]), "uses node 0 twice"),
     "split of unknown labels": (lambda: graph_file(y=np.full(20, -1)), "Split 0 uses node 0"),
     "no validation nodes": (lambda: graph_file(val_mask=None), "has no val nodes. Give it some"),

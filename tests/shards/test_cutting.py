@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
+from hpgmn.base.sparse import transition
 from hpgmn.shards import shard
 from hpgmn.shards.cutting import read_edges, transition_folder
 from hpgmn.shards.plan import Plan
 from hpgmn.statistics import StatisticsSettings
-from hpgmn.statistics.diffusion import transition
 
 SETTINGS = StatisticsSettings(
     statistics=("class_counts", "diffusion"),

@@ -3,9 +3,9 @@
 import numpy as np
 
 from hpgmn.base.randomness import signs, text_keys
+from hpgmn.base.sparse import transition
 from hpgmn.shards import shard
 from hpgmn.statistics import StatisticsSettings
-from hpgmn.statistics.diffusion import transition
 
 
 def test_rows_are_the_exact_diffusion_times_signs(tmp_path, make_graph):

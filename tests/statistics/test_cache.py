@@ -33,7 +33,6 @@ from hpgmn.statistics import (
     definitions,
     diffusion_forms,
     push,
-    sketch,
 )
 from hpgmn.statistics.cache import ENTRY_FILE, Recipe, StatisticsCache, rounding_environment
 from hpgmn.training.replicas import fit_replicas
@@ -580,9 +579,8 @@ def rows_of(statistic):
 def forbid_computing(monkeypatch):
     computing = {
         definitions: ("class_mean_rows",),
-        diffusion_forms: ("dense_arrays",),
+        diffusion_forms: ("dense_arrays", "sketch"),
         push: ("largest_entries", "prepare_push"),
-        sketch: ("sketch",),
     }
     for module, names in computing.items():
         for name in names:

@@ -13,16 +13,10 @@ from hpgmn.base.errors import HPGMNError
 from hpgmn.base.machine import free_bytes
 from hpgmn.graph import Graph
 from hpgmn.models.hpgmn import HPGMNSettings
-from hpgmn.statistics import (
-    LocalStatistics,
-    StatisticsSettings,
-    cache,
-    definitions,
-    diffusion_forms,
-)
+from hpgmn.statistics import LocalStatistics, StatisticsSettings, cache, definitions
 from hpgmn.statistics.definitions import ClassMeans, require_half_range, select
 from hpgmn.statistics.diffusion_forms import Diffusion
-from hpgmn.statistics.local import DEFINITIONS, fix_sketches
+from hpgmn.statistics.local import DEFINITIONS, definition, fix_sketches
 from hpgmn.statistics.settings import MEANS_FORMS
 
 CPU = torch.device("cpu")
@@ -184,8 +178,8 @@ def test_settings_name_the_sketch_of_class_means_that_auto_took(monkeypatch):
         replace(BATCHES, statistics=("attributes",)),
     ):
         assert fix_sketches(graph, other) is other
-    monkeypatch.setattr(diffusion_forms, "DENSE_LIMIT_BYTES", 0)
-    monkeypatch.setattr(diffusion_forms, "IMPLICIT_LIMIT", 0)
+    monkeypatch.setattr(definitions, "DENSE_LIMIT_BYTES", 0)
+    monkeypatch.setattr(definitions, "IMPLICIT_LIMIT", 0)
     both = replace(BATCHES, statistics=("class_means", "diffusion"))
     assert fix_sketches(graph, both) == replace(
         both, class_means_form="sketch", diffusion_form="sketch"
@@ -260,7 +254,9 @@ def test_every_setting_changes_a_key():
         assert getattr(plain, name) != value
         other = replace(plain, **{name: value})
         readers = [
-            one for one in DEFINITIONS.values() if one.key("in", plain) != one.key("in", other)
+            one
+            for one in (*DEFINITIONS.values(), definition("diffusion"))
+            if one.key("in", plain) != one.key("in", other)
         ]
         assert len(readers) == 1, name
     assert Diffusion.key("in", plain) != Diffusion.key("out", plain)
@@ -285,8 +281,8 @@ def test_an_undeclared_setting_cannot_be_read():
 def test_every_setting_of_a_stored_form_changes_its_entry(small_graph, tmp_path, monkeypatch):
     monkeypatch.setenv("HPGMN_CACHE", str(tmp_path))
     monkeypatch.setattr(cache, "MIN_SECONDS", -1.0)
-    for name, definition in (("diffusion", Diffusion), ("class_means", ClassMeans)):
-        for form, names in definition.stored.items():
+    for name, kind in (("diffusion", Diffusion), ("class_means", ClassMeans)):
+        for form, names in kind.stored.items():
             if form == "implicit":
                 continue  # nothing is stored
             plain = StatisticsSettings(

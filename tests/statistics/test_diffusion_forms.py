@@ -9,9 +9,9 @@ import scipy.sparse as sp
 import torch
 
 from hpgmn.base.errors import HPGMNError
+from hpgmn.base.sparse import transition
 from hpgmn.graph import Graph
-from hpgmn.statistics import LocalStatistics, StatisticsSettings, diffusion_forms
-from hpgmn.statistics.diffusion import transition
+from hpgmn.statistics import LocalStatistics, StatisticsSettings, definitions, diffusion_forms
 from hpgmn.statistics.diffusion_forms import Diffusion
 from hpgmn.statistics.local import fix_sketches
 from hpgmn.statistics.settings import FORMS
@@ -32,20 +32,20 @@ def form_of(graph, monkeypatch, free=math.inf, **changes):
     settings = replace(PLAIN, **changes)
     matrix = transition(graph.adjacency("out"), "column")
     return Diffusion.choose_form(
-        matrix, settings, CPU, sketched=Diffusion.is_sketched(graph, settings)
+        matrix, settings, CPU, sketched=definitions.diffusion_is_sketched(graph, settings)
     )
 
 
 def test_auto_follows_the_rule(monkeypatch, caplog):
     caplog.set_level("INFO", logger="hpgmn.statistics.definitions")
     graph = ring(100)
-    monkeypatch.setattr(diffusion_forms, "IMPLICIT_LIMIT", 10_000)
-    monkeypatch.setattr(diffusion_forms, "DENSE_LIMIT_BYTES", 40_000)
+    monkeypatch.setattr(definitions, "IMPLICIT_LIMIT", 10_000)
+    monkeypatch.setattr(definitions, "DENSE_LIMIT_BYTES", 40_000)
     assert form_of(graph, monkeypatch) == "dense"
     assert form_of(graph, monkeypatch, free=850_000) == "implicit"
-    monkeypatch.setattr(diffusion_forms, "DENSE_LIMIT_BYTES", 39_999)
+    monkeypatch.setattr(definitions, "DENSE_LIMIT_BYTES", 39_999)
     assert form_of(graph, monkeypatch) == "implicit"
-    monkeypatch.setattr(diffusion_forms, "IMPLICIT_LIMIT", 9_999)
+    monkeypatch.setattr(definitions, "IMPLICIT_LIMIT", 9_999)
     assert form_of(graph, monkeypatch) == "sketch"
     told = [message.partition("; ")[2] for message in caplog.messages]
     assert told == [
@@ -89,7 +89,7 @@ def test_a_form_that_would_take_hours_is_not_proposed(monkeypatch, caplog):
     caplog.set_level(
         "WARNING", logger="hpgmn.statistics.diffusion_forms"
     )  # others may have asked for more
-    monkeypatch.setattr(diffusion_forms, "IMPLICIT_LIMIT", 1)
+    monkeypatch.setattr(definitions, "IMPLICIT_LIMIT", 1)
     with pytest.raises(HPGMNError, match="topk") as caught:
         form_of(ring(20_000), monkeypatch, free=200 * 2**20, diffusion_form="dense")
     assert "implicit" not in str(caught.value)
@@ -142,8 +142,8 @@ def test_what_a_form_needs_grows_with_what_is_asked():
 def test_settings_name_the_sketch_that_auto_took(monkeypatch):
     graph = ring(100)
     assert fix_sketches(graph, PLAIN) is PLAIN
-    monkeypatch.setattr(diffusion_forms, "DENSE_LIMIT_BYTES", 0)
-    monkeypatch.setattr(diffusion_forms, "IMPLICIT_LIMIT", 0)
+    monkeypatch.setattr(definitions, "DENSE_LIMIT_BYTES", 0)
+    monkeypatch.setattr(definitions, "IMPLICIT_LIMIT", 0)
     assert fix_sketches(graph, PLAIN) == replace(PLAIN, diffusion_form="sketch")
     for other in (
         replace(PLAIN, diffusion_form="implicit"),
@@ -157,19 +157,19 @@ def test_whether_it_is_a_sketch_does_not_depend_on_the_neighbour_mode(monkeypatc
     """Replicas of one batch may read different neighbours, but their widths must agree."""
     edges = small_graph.adjacency("out").nnz
     assert small_graph.adjacency("undirected").nnz > edges
-    monkeypatch.setattr(diffusion_forms, "DENSE_LIMIT_BYTES", 0)
-    monkeypatch.setattr(diffusion_forms, "IMPLICIT_LIMIT", 18 * edges)
+    monkeypatch.setattr(definitions, "DENSE_LIMIT_BYTES", 0)
+    monkeypatch.setattr(definitions, "IMPLICIT_LIMIT", 18 * edges)
     each = [replace(PLAIN, neighbors=mode) for mode in ("out", "undirected")]
     labels = np.stack([small_graph.y] * 2)
     built = LocalStatistics(small_graph).build(labels, 3, each)
     assert built["diffusion"].width == 18
-    monkeypatch.setattr(diffusion_forms, "IMPLICIT_LIMIT", 18 * edges - 1)
+    monkeypatch.setattr(definitions, "IMPLICIT_LIMIT", 18 * edges - 1)
     built = LocalStatistics(small_graph).build(labels, 3, each)
     assert built["diffusion"].width == 256
 
 
 def test_a_trained_model_keeps_its_number_of_columns(monkeypatch, small_graph):
-    monkeypatch.setattr(diffusion_forms, "DENSE_LIMIT_BYTES", 0)
-    monkeypatch.setattr(diffusion_forms, "IMPLICIT_LIMIT", 0)
+    monkeypatch.setattr(definitions, "DENSE_LIMIT_BYTES", 0)
+    monkeypatch.setattr(definitions, "IMPLICIT_LIMIT", 0)
     statistics = LocalStatistics(small_graph, columns=np.arange(18), width=20)
     assert statistics.build(small_graph.y[None], 3, [PLAIN])["diffusion_out"].width == 20

@@ -10,6 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hpgmn.base.sparse import row_lengths
 from hpgmn.graph import Graph
 from hpgmn.statistics import labelwise
 from hpgmn.statistics.labelwise import (
@@ -23,7 +24,6 @@ from hpgmn.statistics.labelwise import (
     scale_counts,
     sparse_class_means,
 )
-from hpgmn.statistics.scaling import row_lengths
 
 NUM_CLASSES = 4  # labels are below 3: nobody has class 3
 

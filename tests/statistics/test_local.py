@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from hpgmn.base.errors import GraphError
 from hpgmn.base.randomness import signs, text_keys
+from hpgmn.base.sparse import scale_attributes
 from hpgmn.graph import NEIGHBORS, Graph
 from hpgmn.models.hpgmn import HPGMNSettings
 from hpgmn.statistics import (
@@ -23,7 +24,6 @@ from hpgmn.statistics import (
     StatisticsSettings,
     base_name,
     definitions,
-    diffusion_forms,
     local,
     statistic_names,
 )
@@ -38,7 +38,6 @@ from hpgmn.statistics.operators import (
     SparseReplicaRows,
     SparseRows,
 )
-from hpgmn.statistics.scaling import scale_attributes
 from hpgmn.statistics.settings import MEANS_FORMS
 
 NUM_CLASSES = 4  # labels are below 3: nobody has class 3
@@ -407,7 +406,7 @@ def test_automatic_diffusion_is_dense_up_to_the_limit(monkeypatch, caplog, small
         (size, DenseDiffusion, "dense"),
         (size - 1, ImplicitDiffusion, "implicit"),
     ):
-        monkeypatch.setattr(diffusion_forms, "DENSE_LIMIT_BYTES", limit)
+        monkeypatch.setattr(definitions, "DENSE_LIMIT_BYTES", limit)
         built = LocalStatistics(small_graph).build(small_graph.y[None], 3, [settings])
         assert isinstance(built["diffusion"], kind)
         assert caplog.messages[-1].startswith(f"Diffusion of 18 nodes: {word} form, 0.1 MiB; a ")

@@ -14,9 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpgmn.base.errors import HPGMNError
+from hpgmn.base.sparse import transition
 from hpgmn.graph import Graph
 from hpgmn.statistics import push
-from hpgmn.statistics.diffusion import transition
 from hpgmn.statistics.push import largest_entries, prepare_push, worker_bytes
 
 SOURCE = Path(__file__).parents[2] / "src"

@@ -20,7 +20,7 @@ from hpgmn.models import MODELS
 from hpgmn.models.hpgmn import HPGMNSettings
 from hpgmn.models.propagated import PropagatedSettings
 from hpgmn.models.stage import Replica
-from hpgmn.statistics import definitions, diffusion_forms
+from hpgmn.statistics import definitions
 from hpgmn.training.checkpoint import _checksum
 from hpgmn.training.replicas import fit_replicas
 from hpgmn.training.saved import SavedModel
@@ -280,8 +280,8 @@ def test_beside_a_sketch_adjacency_rows_still_belong_to_their_nodes(small_graph)
 
 def test_a_sketch_that_auto_took_is_kept_for_every_other_graph(monkeypatch, small_graph):
     with monkeypatch.context() as patch:
-        patch.setattr(diffusion_forms, "DENSE_LIMIT_BYTES", 0)
-        patch.setattr(diffusion_forms, "IMPLICIT_LIMIT", 0)
+        patch.setattr(definitions, "DENSE_LIMIT_BYTES", 0)
+        patch.setattr(definitions, "IMPLICIT_LIMIT", 0)
         model, fitted = trained(small_graph)
     assert {replica.settings.diffusion_form for replica in model.replicas} == {"sketch"}
     assert {replica.settings.diffusion_form for replica in fitted.replicas} == {"auto"}
@@ -292,8 +292,8 @@ def test_a_sketch_that_auto_took_is_kept_for_every_other_graph(monkeypatch, smal
 def test_a_model_on_rows_of_nodes_takes_no_sketch_of_a_larger_graph(monkeypatch, small_graph):
     model, fitted = trained(small_graph)
     assert {replica.settings.diffusion_form for replica in model.replicas} == {"auto"}
-    monkeypatch.setattr(diffusion_forms, "DENSE_LIMIT_BYTES", 0)
-    monkeypatch.setattr(diffusion_forms, "IMPLICIT_LIMIT", 0)
+    monkeypatch.setattr(definitions, "DENSE_LIMIT_BYTES", 0)
+    monkeypatch.setattr(definitions, "IMPLICIT_LIMIT", 0)
     torch.testing.assert_close(model.logits(small_graph), fitted.logits, atol=1e-5, rtol=1e-4)
 
 

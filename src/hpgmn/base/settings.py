@@ -56,14 +56,28 @@ def dropout_setting(default: float, help: str) -> Any:
     return setting(default, help, low=0.0, high=1.0, open_high=True, per_replica=True)
 
 
+def share_setting(default: float, help: str) -> Any:
+    """Return a :func:`setting` for a number from 0 to 1, per replica."""
+    return setting(default, help, low=0.0, high=1.0, per_replica=True)
+
+
+def rate_setting(default: float, help: str) -> Any:
+    """Return a :func:`setting` for a rate or weight of at least 0, per replica."""
+    return setting(default, help, low=0.0, per_replica=True)
+
+
+def inherited_setting(parent: type, name: str, default: Any) -> Any:
+    """Return a setting of a parent class with another default."""
+    metadata = next(info.metadata for info in dataclasses.fields(parent) if info.name == name)
+    return field(default=default, metadata=metadata)
+
+
 @dataclass(frozen=True, kw_only=True)
 class TrainSettings:
     """Settings of training, common to all models."""
 
-    lr: float = setting(0.01, "learning rate of Adam", low=0.0, per_replica=True)
-    weight_decay: float = setting(
-        5e-5, "weight decay (L2, added to the gradient)", low=0.0, per_replica=True
-    )
+    lr: float = rate_setting(0.01, "learning rate of Adam")
+    weight_decay: float = rate_setting(5e-5, "weight decay (L2, added to the gradient)")
     epochs: int = setting(300, "most epochs of training", low=1)
     patience: int = setting(
         100, "stop after so many epochs without a better validation score; 0: never", low=0
@@ -79,11 +93,8 @@ class TrainSettings:
         "products on a GPU: exact, of factors rounded to 10 bits, or in training of 7 bits",
         choices=("float32", "tf32", "bfloat16"),
     )
-    consistency_weight: float = setting(
-        0.0,
-        "weight of the agreement between noisy passes on all nodes; 0: one pass, no such loss",
-        low=0.0,
-        per_replica=True,
+    consistency_weight: float = rate_setting(
+        0.0, "weight of the agreement between noisy passes on all nodes; 0: one pass, no such loss"
     )
     consistency_warmup: int = setting(
         0, "epochs over which the weight of the agreement grows from 0 to its full size", low=0

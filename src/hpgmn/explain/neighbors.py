@@ -22,18 +22,14 @@ from torch import Tensor
 
 from hpgmn.base.errors import HPGMNError
 from hpgmn.base.randomness import signs
-from hpgmn.base.sparse import SparseMatrix
+from hpgmn.base.sparse import SparseMatrix, inverse_or_zero, scale_attributes, transition
 from hpgmn.explain.replicas import ReplicaView, mean_log_probabilities, mean_probabilities
 from hpgmn.graph import Array, Graph
 from hpgmn.graph.edges import sorted_csr
+from hpgmn.models.stage import logits
 from hpgmn.statistics import Statistic, averaged_statistic, base_name
-from hpgmn.statistics.diffusion import DenseDiffusion, coefficients, series, transition
 from hpgmn.statistics.labelwise import FactoredMeans, class_counts, class_means, scale_counts
 from hpgmn.statistics.operators import DenseRows, NeighborMean, ReplicaRows, SparseRows
-from hpgmn.statistics.push import largest_entries
-from hpgmn.statistics.scaling import inverse_or_zero, scale_attributes
-from hpgmn.statistics.sketch import node_keys, sketch_attributes
-from hpgmn.training.trainer import logits
 
 RERUNS = 50
 """Most neighbours for which a model without statistics is run again."""
@@ -381,6 +377,8 @@ def _class_means(
     if sp.issparse(x):
         x = sorted_csr(sp.csr_array(x))
     if whole.width != classes * replica.graph.num_features:
+        from hpgmn.statistics.diffusion import sketch_attributes  # rarely used
+
         x = sketch_attributes(x, settings.class_means_dim)
     if isinstance(whole, ReplicaRows) and whole.matrices.dtype == torch.float16:
         rows = class_means(kept, x, labels, classes).toarray()
@@ -418,9 +416,13 @@ def _remove_edges(adjacency: sp.csr_array, node: int, gone: Array) -> sp.csr_arr
 
 def diffusion_row(replica: ReplicaView, name: str, adjacency: sp.csr_array, node: int) -> Array:
     """Return (N,) the unscaled diffusion row of a node on an adjacency."""
+    from hpgmn.statistics.diffusion import DenseDiffusion, coefficients, series
+
     settings, whole = replica.task.settings[0], replica.stage.inputs[name]
     matrix = transition(adjacency, settings.normalization, settings.diffusion_self_loop)
     if settings.diffusion_form == "topk":
+        from hpgmn.statistics.push import largest_entries
+
         entries = largest_entries(
             matrix,
             settings.diffusion,
@@ -460,7 +462,9 @@ def _inverse_lengths(rows: Array) -> Array:
 
 
 def _sketch(replica: ReplicaView, rows: Array, node: int) -> Array:
-    """Project rows into the columns of the sketch; see :func:`hpgmn.statistics.sketch.sketch`."""
+    """Project rows into the columns of the sketch; see ``statistics.diffusion.sketch``."""
+    from hpgmn.statistics.diffusion import node_keys
+
     settings = replica.task.settings[0]
     dim = settings.diffusion_dim
     omega = signs(node_keys(replica.graph), 0, dim).numpy()

@@ -24,6 +24,7 @@ from __future__ import annotations
 import json
 import logging
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -47,33 +48,20 @@ from hpgmn.graph.graph import PARTS, Graph, Splits
 
 logger = logging.getLogger(__name__)
 
-# The NumPy kinds that each array may have, and their names in messages.
-_NUMBERS = ("biuf", "numbers")
-_WHOLE = ("iu", "integers")
-_TRUTH = ("b", "booleans")
-_TEXT = ("U", "text")
-_KINDS = {
-    "x": _NUMBERS,
-    "x_indptr": _WHOLE,
-    "x_indices": _WHOLE,
-    "x_data": _NUMBERS,
-    "x_shape": _WHOLE,
-    "edge_index": _WHOLE,
-    "edges_indptr": _WHOLE,
-    "edges_indices": _WHOLE,
-    "edges_data": _NUMBERS,
-    "edges_places": _WHOLE,
-    "directed": _TRUTH,
-    "y": _WHOLE,
-    "edge_weight": _NUMBERS,
-    "node_ids": _TEXT,
-    "class_names": _TEXT,
-    "feature_names": _TEXT,
-    "format": _WHOLE,
-}
+_NUMBERS, _INTEGERS = ("biuf", "numbers"), ("iu", "integers")
+_BOOLEANS, _TEXT = ("b", "booleans"), ("U", "text")
 _CSR = ("x_indptr", "x_indices", "x_data", "x_shape")
 _EDGES = ("edges_indptr", "edges_indices", "edges_data", "edges_places")
+# The NumPy kinds that each array may have, and their name in messages.
+_KINDS = {
+    **dict.fromkeys(("x", "x_data", "edges_data", "edge_weight"), _NUMBERS),
+    **dict.fromkeys((*_CSR[:2], "x_shape", *_EDGES[:2], "edges_places"), _INTEGERS),
+    **dict.fromkeys(("edge_index", "y", "format"), _INTEGERS),
+    **dict.fromkeys(("node_ids", "class_names", "feature_names"), _TEXT),
+    "directed": _BOOLEANS,
+}
 _MASK = re.compile(r"(?:(?P<family>.+)_)?(?P<part>train|val|test)_mask")
+_WRITE_AGAIN = "Write the graph again, for example with write_graph"
 _MAPPED_BYTES = 1 << 20  # smaller arrays are read at once
 
 CHECKSUMS = "checksums.json"
@@ -101,38 +89,31 @@ def graph_name(path: Path) -> str:
 
 
 def read_graph(path: str | Path, name: str | None = None) -> Graph:
-    """Read a ``.npz`` graph file or a graph folder.
-
-    Args:
-        path: the file or folder.
-        name: the graph's name; None: that of the file or folder without its suffix.
-    """
+    """Read a ``.npz`` graph file or a graph folder, which names the graph unless you do."""
     path = Path(path)
     arrays = _checked_arrays(path)
-    if "directed" not in arrays:
-        raise _missing(path, "directed")
+    _require(path, arrays, "directed")
     directed = arrays["directed"]
     if directed.size != 1:
         raise _fault(path, f"array 'directed' has {directed.size} values", "Store one boolean")
-    matches = map(_MASK.fullmatch, arrays)
-    families = sorted({match["family"] for match in matches if match} - {None})
     x = _attributes(path, arrays)
     edges = _edges(path, arrays, x.shape[0]) if x.ndim == 2 else None
+    matches = map(_MASK.fullmatch, arrays)
+    families: dict[str, Splits] = {}
+    for family in sorted({match["family"] for match in matches if match} - {None}):
+        names = [f"{family}_{part}_mask" for part in PARTS]
+        _require(path, arrays, *names)
+        families[family] = Splits(*(arrays[name] for name in names))
+    optional = ("y", "edge_weight", "node_ids", "class_names", "feature_names")
+    masks = [f"{part}_mask" for part in PARTS]
     try:
         return Graph(
             x,
             edges,
-            arrays.get("y"),
-            edge_weight=arrays.get("edge_weight"),
             directed=bool(directed.item()),
-            train_mask=arrays.get("train_mask"),
-            val_mask=arrays.get("val_mask"),
-            test_mask=arrays.get("test_mask"),
-            node_ids=arrays.get("node_ids"),
-            class_names=arrays.get("class_names"),
-            feature_names=arrays.get("feature_names"),
             name=graph_name(path) if name is None else name,
-            alternative_splits={family: _family(path, arrays, family) for family in families},
+            alternative_splits=families,
+            **{key: arrays.get(key) for key in (*optional, *masks)},
         )
     except GraphError as error:
         if str(path) in str(error):
@@ -143,13 +124,11 @@ def read_graph(path: str | Path, name: str | None = None) -> Graph:
 def write_graph(graph: Graph, path: str | Path) -> None:
     """Write a graph atomically; :func:`read_graph` returns exactly the same graph.
 
-    Args:
-        graph: the graph.
-        path: a file if its name ends in ``.npz``, otherwise a folder. Missing parent folders are
-            made; an existing graph is replaced.
+    A path that ends in ``.npz`` is a file, any other a folder. Missing parent folders are made; an
+    existing graph is replaced.
     """
     path = Path(path)
-    refuse_other_files(path)
+    _refuse_other_files(path)
     arrays = _arrays(graph, in_folder=path.suffix != ".npz")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -166,9 +145,8 @@ def write_graph(graph: Graph, path: str | Path) -> None:
         checksums = {
             path.name: [path.stat().st_size, file_checksum(path)] for path in draft.iterdir()
         }
-        (draft / CHECKSUMS).write_text(
-            json.dumps(with_checksum(checksums)) + "\n", encoding="utf-8"
-        )
+        content = json.dumps(with_checksum(checksums)) + "\n"
+        (draft / CHECKSUMS).write_text(content, encoding="utf-8")
 
 
 def refuse_changed(path: Path) -> None:
@@ -196,7 +174,7 @@ def check_target(path: Path, *, overwrite: bool) -> None:
             f"A graph is written to FILE.npz or to a folder (got '{path}').",
             Remedy(f"End the name in .npz, {FOLDER_ENDING} or nothing", option="out"),
         )
-    refuse_other_files(path)
+    _refuse_other_files(path)
     if path.exists() and not overwrite:
         raise HPGMNError(
             f"{path} exists.",
@@ -205,7 +183,7 @@ def check_target(path: Path, *, overwrite: bool) -> None:
         )
 
 
-def refuse_other_files(path: Path) -> None:
+def _refuse_other_files(path: Path) -> None:
     """Refuse to write a graph folder over anything but a graph folder."""
     if path.suffix == ".npz" or not path.exists():
         return
@@ -222,39 +200,34 @@ def refuse_other_files(path: Path) -> None:
 
 def _arrays(graph: Graph, *, in_folder: bool) -> dict[str, Array]:
     """Return the arrays of a graph file or folder by name."""
-    x: Any = graph.x
-    arrays: dict[str, Array] = {
+    arrays: dict[str, Array | None] = {
         "format": np.asarray(GRAPH_FORMAT),
         "directed": np.asarray(graph.directed),
         "y": graph.y,
         "class_names": np.asarray(graph.class_names, dtype=np.str_),
+        "node_ids": graph.node_ids,
+        "feature_names": graph.feature_names,
     }
-    optional = ["node_ids", "feature_names"]
     if in_folder:
         edges = graph.sorted_edges
         parts = (edges.indptr, edges.targets, edges.weights, edges.places)
-        named = zip(_EDGES, parts, strict=True)
-        arrays |= {name: part for name, part in named if part is not None}
+        arrays |= zip(_EDGES, parts, strict=True)
     else:
         integer = np.int32 if graph.num_nodes <= np.iinfo(np.int32).max else np.int64
         arrays["edge_index"] = graph.edge_index.astype(integer)
-        optional.append("edge_weight")
+        arrays["edge_weight"] = graph.edge_weight
+    x: Any = graph.x
     if sp.issparse(x):
         shape = np.asarray(x.shape, np.int64)
-        arrays |= dict(zip(_CSR, (x.indptr, x.indices, x.data, shape), strict=True))
+        arrays |= zip(_CSR, (x.indptr, x.indices, x.data, shape), strict=True)
     else:
         arrays["x"] = x
-    for key in optional:
-        value = getattr(graph, key)
-        if value is not None:
-            arrays[key] = value
     families = {f"{family}_": splits for family, splits in graph.alternative_splits.items()}
     if graph.splits is not None:
         families[""] = graph.splits
     for prefix, splits in families.items():
-        for part in PARTS:
-            arrays[f"{prefix}{part}_mask"] = getattr(splits, part)
-    return arrays
+        arrays |= {f"{prefix}{part}_mask": getattr(splits, part) for part in PARTS}
+    return {name: array for name, array in arrays.items() if array is not None}
 
 
 def _called(path: Path) -> str:
@@ -265,8 +238,11 @@ def _fault(path: Path, what: str, remedy: str) -> GraphError:
     return GraphError(f"{_called(path)}: {what}.", remedy)
 
 
-def _missing(path: Path, name: str) -> GraphError:
-    return _fault(path, f"array '{name}' is missing", "Add it, or write the file with write_graph")
+def _require(path: Path, arrays: dict[str, Array], *names: str) -> None:
+    for name in names:
+        if name not in arrays:
+            remedy = "Add it, or write the file with write_graph"
+            raise _fault(path, f"array '{name}' is missing", remedy)
 
 
 def _checked_arrays(path: Path) -> dict[str, Array]:
@@ -282,25 +258,18 @@ def _checked_arrays(path: Path) -> dict[str, Array]:
         remedy = "Allow reading it" if is_refused else "Copy or write it again"
         raise _fault(path, f"it cannot be read ({error.strerror or error})", remedy) from None
     except TooLargeError as error:
-        raise _fault(
-            path, str(error), "Free some memory, or write it as a graph folder, which is mapped"
-        ) from None
+        remedy = "Free some memory, or write it as a graph folder, which is mapped"
+        raise _fault(path, str(error), remedy) from None
     except ValueError as error:
+        fault, remedy = f"it is truncated or damaged ({error})", "Copy or write it again"
         if "Python objects" in str(error):
             name = str(error).split("'")[1]
-            raise _fault(
-                path,
-                f"array '{name}' holds pickled Python objects, which are never loaded",
-                "Store plain numbers or text instead",
-            ) from None
-        raise _fault(
-            path, f"it is truncated or damaged ({error})", "Copy or write it again"
-        ) from None
+            fault = f"array '{name}' holds pickled Python objects, which are never loaded"
+            remedy = "Store plain numbers or text instead"
+        raise _fault(path, fault, remedy) from None
     version = arrays.get("format")
     if version is not None and version.shape == () and version.dtype.kind in "iu":
-        check_format(
-            _called(path), int(version), GRAPH_FORMAT
-        )  # before a missing array is reported
+        check_format(_called(path), int(version), GRAPH_FORMAT)  # before a missing array
     if path.is_dir():
         refuse_changed(path)
     for name, array in arrays.items():
@@ -314,7 +283,7 @@ def _checked_arrays(path: Path) -> dict[str, Array]:
 
 def _kind(name: str) -> tuple[str, str]:
     """Return the kinds of an array and their name; empty for an unknown array."""
-    return _TRUTH if _MASK.fullmatch(name) else _KINDS.get(name, ("", ""))
+    return _BOOLEANS if _MASK.fullmatch(name) else _KINDS.get(name, ("", ""))
 
 
 def _archived(path: Path) -> tuple[dict[str, Array], list[str]]:
@@ -346,92 +315,78 @@ def _members(folder: Path) -> tuple[dict[str, Array], list[str]]:
     return arrays, unread
 
 
-def _family(path: Path, arrays: dict[str, Array], family: str) -> Splits:
-    names = [f"{family}_{part}_mask" for part in PARTS]
-    for name in names:
-        if name not in arrays:
-            raise _missing(path, name)
-    return Splits(*(arrays[name] for name in names))
-
-
 def _attributes(path: Path, arrays: dict[str, Array]) -> Any:
-    """Return the attributes, dense or CSR; SciPy never gets an inconsistent CSR."""
+    """Return the attributes, dense or CSR."""
     stored = [name for name in _CSR if name in arrays]
-    if "x" in arrays:
+    if "x" in arrays or not stored:
+        _require(path, arrays, "x")
         if stored:
             raise _fault(path, f"it holds both 'x' and '{stored[0]}'", "Keep one form of x")
         return arrays["x"]
-    if not stored:
-        raise _missing(path, "x")
-    for name in _CSR:
-        if name not in arrays:
-            raise _missing(path, name)
+    _require(path, arrays, *_CSR)
     indptr, indices, data, shape = (arrays[name] for name in _CSR)
-    remedy = "Write x again, for example with write_graph"
     if shape.shape != (2,) or shape.min() < 1 or shape.max() > np.iinfo(np.int32).max:
-        raise _fault(path, f"'x_shape' must be two sizes (got {shape.tolist()})", remedy)
+        raise _fault(path, f"'x_shape' must be two sizes (got {shape.tolist()})", _WRITE_AGAIN)
     rows, columns = (int(size) for size in shape)
-    if indptr.shape != (rows + 1,):
-        raise _fault(
-            path, f"'x_indptr' must have {rows + 1} values (got shape {indptr.shape})", remedy
-        )
-    if indices.ndim != 1 or indices.shape != data.shape:
-        sizes = f"{indices.shape} and {data.shape}"
-        raise _fault(path, f"'x_indices' and 'x_data' differ in length ({sizes})", remedy)
-    indptr = indptr.astype(np.int64)
-    if indptr[0] != 0 or indptr[-1] != indices.size or (np.diff(indptr) < 0).any():
-        raise _fault(
-            path, f"'x_indptr' must rise from 0 to {indices.size}, the length of x_indices", remedy
-        )
-    outside = (indices < 0) | (indices >= columns)
-    if outside.any():
-        worst = int(indices[outside][0])
-        raise _fault(path, f"'x_indices' holds {worst}, but there are {columns} attributes", remedy)
-    return sp.csr_array((data, indices.astype(np.int32), indptr), shape=(rows, columns))
+    _check_csr(path, arrays, _CSR[:3], rows, columns, "attributes")
+    parts = (data, indices.astype(np.int32), indptr.astype(np.int64))
+    return sp.csr_array(parts, shape=(rows, columns))
 
 
 def _edges(path: Path, arrays: dict[str, Array], num_nodes: int) -> Array | SortedEdges:
-    """Return the edges, as listed or sorted; inconsistent sorted ones are refused."""
+    """Return the edges, as listed or sorted."""
     stored = [name for name in _EDGES if name in arrays]
     if "edge_index" in arrays or not stored:
+        _require(path, arrays, "edge_index")
         if stored:
             raise _fault(path, f"it holds both 'edge_index' and '{stored[0]}'", "Keep one form")
-        if "edge_index" not in arrays:
-            raise _missing(path, "edge_index")
         return arrays["edge_index"]
-    for name in _EDGES[:2]:
-        if name not in arrays:
-            raise _missing(path, name)
+    _require(path, arrays, *_EDGES[:2])
     if "edge_weight" in arrays:
         raise _fault(path, "it holds 'edge_weight' beside 'edges_indices'", "Use 'edges_data'")
-    indptr, indices, data, places = (arrays.get(name) for name in _EDGES)
-    assert indptr is not None
-    assert indices is not None
-    remedy = "Write the graph again, for example with write_graph"
-    if indptr.shape != (num_nodes + 1,):
-        shape = f"'edges_indptr' must have {num_nodes + 1} values (got shape {indptr.shape})"
-        raise _fault(path, shape, remedy)
-    for name, part in zip(_EDGES[1:], (indices, data, places), strict=True):
-        if part is not None and (part.ndim != 1 or part.size != indices.size):
-            raise _fault(path, f"'{name}' must have {indices.size} values", remedy)
-    if indptr[0] != 0 or indptr[-1] != indices.size or (indptr[1:] < indptr[:-1]).any():
-        rise = f"'edges_indptr' must rise from 0 to {indices.size}, the length of edges_indices"
-        raise _fault(path, rise, remedy)
-    if indices.size and not 0 <= indices.min() <= indices.max() < num_nodes:
-        worst = int(indices.min() if indices.min() < 0 else indices.max())
-        raise _fault(
-            path, f"'edges_indices' holds {worst}, but there are {num_nodes} nodes", remedy
-        )
+    _check_csr(path, arrays, _EDGES, num_nodes, num_nodes, "nodes")
+    indptr, indices = (_wide(arrays[name]) for name in _EDGES[:2])
+    weights, places = (arrays.get(name) for name in _EDGES[2:])
     starts = np.zeros(indices.size + 1, bool)
     starts[indptr] = True
     if ((indices[1:] < indices[:-1]) & ~starts[1:-1]).any():
-        raise _fault(path, "'edges_indices' must ascend for each source", remedy)
-    if places is not None and not _is_permutation(places):
-        raise _fault(path, "'edges_places' must name every edge once", remedy)
-    weights = None if data is None else np.asarray(data, np.float32)
-    return SortedEdges(
-        _wide(indptr), _wide(indices), weights, None if places is None else _wide(places)
-    )
+        raise _fault(path, "'edges_indices' must ascend for each source", _WRITE_AGAIN)
+    if weights is not None:
+        weights = np.asarray(weights, np.float32)
+    if places is not None:
+        if not _is_permutation(places):
+            raise _fault(path, "'edges_places' must name every edge once", _WRITE_AGAIN)
+        places = _wide(places)
+    return SortedEdges(indptr, indices, weights, places)
+
+
+def _check_csr(
+    path: Path, arrays: dict[str, Array], names: Sequence[str], rows: int, columns: int, noun: str
+) -> None:
+    """Refuse an inconsistent CSR matrix, which SciPy would read beyond its end.
+
+    Args:
+        path: the graph file or folder.
+        arrays: all arrays by name.
+        names: those of indptr, indices, and others with a value for each entry.
+        rows: the number of rows.
+        columns: the number of columns.
+        noun: what columns are.
+    """
+    indptr, indices = (arrays[name] for name in names[:2])
+    if indptr.shape != (rows + 1,):
+        fault = f"'{names[0]}' must have {rows + 1} values (got shape {indptr.shape})"
+        raise _fault(path, fault, _WRITE_AGAIN)
+    for name in names[1:]:
+        if name in arrays and arrays[name].shape != (indices.size,):
+            raise _fault(path, f"'{name}' must have {indices.size} values", _WRITE_AGAIN)
+    if indptr[0] != 0 or indptr[-1] != indices.size or (indptr[1:] < indptr[:-1]).any():
+        fault = f"'{names[0]}' must rise from 0 to {indices.size}, the length of {names[1]}"
+        raise _fault(path, fault, _WRITE_AGAIN)
+    if indices.size and not 0 <= indices.min() <= indices.max() < columns:
+        worst = int(indices.min() if indices.min() < 0 else indices.max())
+        fault = f"'{names[1]}' holds {worst}, but there are {columns} {noun}"
+        raise _fault(path, fault, _WRITE_AGAIN)
 
 
 def _wide(numbers: Array) -> Array:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import Any, NoReturn, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import scipy.sparse as sp
@@ -20,7 +20,7 @@ PARTS = ("train", "val", "test")
 
 _LARGEST = float(np.finfo(np.float32).max)
 _SMALLEST = float(np.finfo(np.float32).tiny)
-_SURROGATES = (0xD800, 0xDFFF)  # halves of characters, which text files cannot hold
+_SURROGATES = (0xD800, 0xDFFF)  # code points that text files cannot hold
 
 
 def _numpy(value: Any) -> Array:
@@ -97,26 +97,29 @@ def attributes(x: Any) -> Attributes:
         array.sum_duplicates()
         array.eliminate_zeros()
         array = sorted_csr(array)
-        bad = ~np.isfinite(array.data)
-        if bad.any():
-            position = int(np.flatnonzero(bad)[0])
+    values = array.data if is_sparse else array
+    with np.errstate(invalid="ignore"):  # infinite ones may cancel
+        total = values.sum(dtype=np.float64)  # finite float32 cannot overflow it; no copy
+    if not np.isfinite(total):
+        position = int((~np.isfinite(values)).argmax())
+        if is_sparse:
             row = int(np.searchsorted(array.indptr, position, side="right") - 1)
-            _refuse_value(float(array.data[position]), row, int(array.indices[position]))
-    else:
-        with np.errstate(invalid="ignore"):  # infinite ones may cancel
-            total = array.sum(dtype=np.float64)  # finite float32 cannot overflow it; no copy
-        if not np.isfinite(total):
-            row, column = (int(i) for i in np.argwhere(~np.isfinite(array))[0])
-            _refuse_value(float(array[row, column]), row, column)
-    matrix: Attributes = array
-    return matrix
+            column = int(array.indices[position])
+        else:
+            row, column = divmod(position, array.shape[1])
+        raise GraphError(
+            f"x holds {values.flat[position]} at node {row}, attribute {column}.",
+            "Replace NaN and infinity first, for example by the column's mean",
+        )
+    return array
 
 
-def _refuse_value(value: float, row: int, column: int) -> NoReturn:
-    raise GraphError(
-        f"x holds {value} at node {row}, attribute {column}.",
-        "Replace NaN and infinity first, for example by the column's mean",
-    )
+def _first_fraction(array: Array) -> int | None:
+    """Return the position of the first value that is no integer, in the flattened array."""
+    if array.dtype.kind != "f":
+        return None
+    wrong = ~np.isfinite(array) | (array != np.trunc(array))
+    return int(wrong.argmax()) if wrong.any() else None
 
 
 def edges(edge_index: Any, num_nodes: int) -> Array:
@@ -130,14 +133,13 @@ def edges(edge_index: Any, num_nodes: int) -> Array:
             f"edge_index must have shape (2, E) (got {array.shape}).",
             "Transpose it" if is_transposed else None,
         )
-    if array.dtype.kind == "f":
-        wrong = np.flatnonzero(~np.isfinite(array) | (array != np.trunc(array)))
-        if wrong.size:
-            value = array.flat[wrong[0]]
-            raise GraphError(f"edge_index must hold integers, positions of nodes (got {value}).")
+    wrong = _first_fraction(array)
+    if wrong is not None:
+        value = array.flat[wrong]
+        raise GraphError(f"edge_index must hold integers, positions of nodes (got {value}).")
     if array.min() < 0 or array.max() >= num_nodes:
         outside = ((array < 0) | (array >= num_nodes)).any(axis=0)
-        edge = int(np.flatnonzero(outside)[0])
+        edge = int(outside.argmax())
         source, target = (int(end) for end in array[:, edge])
         others = int(outside.sum()) - 1
         more = f" (and {others} more like it)" if others else ""
@@ -176,7 +178,7 @@ def weights(edge_weight: Any, num_edges: int) -> Array | None:
         )
     bad = ~(np.isfinite(array) & (array >= _SMALLEST))  # smaller ones have no inverse
     if bad.any():
-        edge = int(np.flatnonzero(bad)[0])
+        edge = int(bad.argmax())
         raise GraphError(
             f"edge_weight must be finite and positive (got {array[edge]:g} at edge {edge}).",
             "Remove edges of weight zero; shift or drop negative ones",
@@ -201,13 +203,11 @@ def labels(y: Any, num_nodes: int) -> Array:
             "Use -1 for unknown",
         )
     numbering = "Number the classes 0, 1, 2, …; use -1 for unknown"
-    if array.dtype.kind == "f":
-        is_integer = np.isfinite(array) & (array == np.trunc(array))
-        if not is_integer.all():
-            node = int(np.flatnonzero(~is_integer)[0])
-            raise GraphError(f"y must hold integers (got {array[node]} at node {node}).", numbering)
+    node = _first_fraction(array)
+    if node is not None:
+        raise GraphError(f"y must hold integers (got {array[node]} at node {node}).", numbering)
     if array.min(initial=0) < -1:
-        node = int(np.flatnonzero(array < -1)[0])
+        node = int(array.argmin())
         raise GraphError(f"y holds {int(array[node])} at node {node}.", numbering)
     if array.max(initial=0) >= max(1000, num_nodes):
         raise GraphError(
@@ -222,7 +222,8 @@ def class_names(names: Sequence[str] | Array | None, y: Array) -> tuple[str, ...
     present = int(y.max(initial=-1)) + 1
     if names is None:
         return tuple(str(number) for number in range(present))
-    texts = tuple(_texts("class_names", names))
+    texts = tuple(_text_array("class_names", names).tolist())
+    _refuse_nul("class_names", texts)
     if len(texts) < present:
         raise GraphError(
             f"class_names must name every class: it has {len(texts)} names, but y has classes up "
@@ -235,53 +236,45 @@ def class_names(names: Sequence[str] | Array | None, y: Array) -> tuple[str, ...
     return texts
 
 
-def _texts(what: str, names: Any) -> list[str]:
-    """Convert names of any type to text that files can hold."""
+def _text_array(what: str, names: Any) -> Array:
+    """Convert names of any type to a text array that files can hold; one is not copied."""
     if isinstance(names, str | bytes | set | frozenset | dict) or not isinstance(names, Iterable):
         raise GraphError(f"{what} must be a list of names (got {type(names).__name__}).")
     if getattr(names, "ndim", 1) != 1:
         shape = tuple(getattr(names, "shape", ()))
         raise GraphError(f"{what} must be a list of names (got shape {shape}).")
-    if isinstance(names, np.ndarray) and names.dtype.kind == "U":
-        _refuse_invalid_text(what, names)
-    if hasattr(names, "detach"):  # the numbers of a tensor, not small tensors
-        names = _numpy(names).tolist()
-    texts = [str(name) for name in names]
+    if not (isinstance(names, np.ndarray) and names.dtype.kind == "U"):
+        if hasattr(names, "detach"):  # the numbers of a tensor, not small tensors
+            names = _numpy(names).tolist()
+        texts = [str(name) for name in names]
+        _refuse_nul(what, texts)  # NumPy drops it at the end
+        names = np.asarray(texts, np.str_)
+    array = np.ascontiguousarray(names, names.dtype.newbyteorder("="))
+    codes = array.view(np.uint32)
+    if codes.size and codes.max() >= _SURROGATES[0]:
+        wrong = ((codes >= _SURROGATES[0]) & (codes <= _SURROGATES[1])) | (codes > sys.maxunicode)
+        if wrong.any():
+            number = int(wrong.argmax()) * array.size // codes.size
+            raise GraphError(
+                f"{what} holds an invalid character in name {number}.",
+                "Read the names again with the right encoding",
+            )
+    return array
+
+
+def _refuse_nul(what: str, texts: Iterable[str]) -> None:
     for number, text in enumerate(texts):
         if "\0" in text:
             raise GraphError(f"{what} holds a NUL character in name {number}.", "Remove it")
-        if not text.isascii() and any(_SURROGATES[0] <= ord(c) <= _SURROGATES[1] for c in text):
-            raise _invalid_text(what, number)
-    return texts
-
-
-def _invalid_text(what: str, number: int) -> GraphError:
-    return GraphError(
-        f"{what} holds half a character in name {number}, which is not valid text.",
-        "Read the names again with the right encoding",
-    )
-
-
-def _refuse_invalid_text(what: str, names: Array) -> None:
-    """Refuse a text array whose code points are no characters; a file may hold any."""
-    array = np.ascontiguousarray(names, names.dtype.newbyteorder("="))
-    codes = array.reshape(-1).view(np.uint32)
-    if not codes.size or codes.max() < _SURROGATES[0]:
-        return
-    wrong = ((codes >= _SURROGATES[0]) & (codes <= _SURROGATES[1])) | (codes > sys.maxunicode)
-    if wrong.any():
-        raise _invalid_text(what, int(np.flatnonzero(wrong)[0]) * array.size // codes.size)
 
 
 def names(what: str, values: Sequence[Any] | Array | None, length: int) -> Array | None:
     """Return a text array of that many names; ids must be distinct."""
     if values is None:
         return None
-    if isinstance(values, np.ndarray) and values.dtype.kind == "U":  # not copied: may be large
-        _refuse_invalid_text(what, values)
-        array = np.asarray(values).reshape(-1)
-    else:
-        array = np.asarray(_texts(what, values), np.str_).reshape(-1)
+    if isinstance(values, np.ndarray) and values.dtype.kind == "U":
+        values = values.reshape(-1)
+    array = _text_array(what, values)
     array = array.astype(f"U{int(np.char.str_len(array).max(initial=1))}", copy=False)
     if array.shape[0] != length:
         raise GraphError(f"{what} must have {length} names (got {array.shape[0]}).")
@@ -328,16 +321,12 @@ def masks(train: Any, val: Any, test: Any, y: Array) -> tuple[Array, Array, Arra
             f"(got {counts[0]}, {counts[1]} and {counts[2]})."
         )
     overlap = (train_mask & val_mask) | (train_mask & test_mask) | (val_mask & test_mask)
-    if overlap.any():
-        node, split = (int(i) for i in np.argwhere(overlap)[0])
-        raise GraphError(
-            f"Split {split} uses node {node} twice, but train, val and test must not overlap.",
-            "Remove it from one of them",
-        )
     unlabelled = (train_mask | val_mask | test_mask) & (y < 0)[:, None]
-    if unlabelled.any():
-        node, split = (int(i) for i in np.argwhere(unlabelled)[0])
-        raise GraphError(
-            f"Split {split} uses node {node}, whose label is unknown (-1).", "Remove it"
-        )
+    for wrong, reason, remedy in (
+        (overlap, " twice, but train, val and test must not overlap", "Remove it from one of them"),
+        (unlabelled, ", whose label is unknown (-1)", "Remove it"),
+    ):
+        if wrong.any():
+            node, split = divmod(int(wrong.argmax()), wrong.shape[1])
+            raise GraphError(f"Split {split} uses node {node}{reason}.", remedy)
     return train_mask, val_mask, test_mask

@@ -17,9 +17,16 @@ from typing_extensions import override
 
 from hpgmn.base.errors import Remedy, SettingError
 from hpgmn.base.randomness import DropRate, Noise
-from hpgmn.base.settings import BatchSettings, dropout_setting, setting
+from hpgmn.base.settings import (
+    BatchSettings,
+    dropout_setting,
+    inherited_setting,
+    rate_setting,
+    setting,
+    share_setting,
+)
 from hpgmn.graph import Array, Graph
-from hpgmn.models.layers import Initialised, Output, RowModel, StatisticMLP
+from hpgmn.models.layers import Gate, Output, RowModel, StatisticMLP
 from hpgmn.models.memory import (
     MemoryHead,
     MemorySettings,
@@ -44,8 +51,7 @@ from hpgmn.statistics import (
     base_name,
     statistic_names,
 )
-from hpgmn.statistics.definitions import ClassMeans
-from hpgmn.statistics.diffusion_forms import Diffusion
+from hpgmn.statistics.definitions import ClassMeans, diffusion_is_sketched
 from hpgmn.statistics.labelwise import one_hot
 
 _READ_NODES = 65536  # nodes per forward pass of a stage trained in batches
@@ -57,12 +63,8 @@ class EstimatorSettings:
 
     estimator_hidden: int = setting(64, "hidden width of the label estimator", low=1)
     estimator_layers: int = setting(2, "layers of the label estimator", low=1, high=4)
-    estimator_lr: float = setting(
-        0.01, "learning rate of the label estimator", low=0.0, per_replica=True
-    )
-    estimator_weight_decay: float = setting(
-        5e-4, "weight decay of the label estimator", low=0.0, per_replica=True
-    )
+    estimator_lr: float = rate_setting(0.01, "learning rate of the label estimator")
+    estimator_weight_decay: float = rate_setting(5e-4, "weight decay of the label estimator")
     estimator_dropout: float = dropout_setting(
         0.5, "dropout of the label estimator, on its input columns and hidden layer"
     )
@@ -72,40 +74,32 @@ class EstimatorSettings:
     )
 
 
-def _input_dropout(default: float, what: str) -> float:
-    """Declare the dropout of whole columns of one statistic."""
-    rate: float = dropout_setting(default, f"dropout of whole columns of the {what}")
-    return rate
-
-
 @dataclass(frozen=True, kw_only=True)
 class HPGMNSettings(StatisticsSettings, EstimatorSettings, MemorySettings, BatchSettings):
     """Settings of HP-GMN."""
 
-    weight_decay: float = setting(
-        1e-3, "weight decay (L2, added to the gradient)", low=0.0, per_replica=True
-    )
-    dropout: float = dropout_setting(0.5, "dropout inside the network")
-    patience: int = setting(
-        60, "stop after so many epochs without a better validation score; 0: never", low=0
-    )
+    weight_decay: float = inherited_setting(BatchSettings, "weight_decay", 1e-3)
+    dropout: float = inherited_setting(BatchSettings, "dropout", 0.5)
+    patience: int = inherited_setting(BatchSettings, "patience", 60)
     hidden_dim: int = setting(64, "width of each encoder and of the classifier", low=1)
     encoder_layers: int = setting(2, "layers of each statistic's encoder", low=1, high=4)
-    attributes_dropout: float = _input_dropout(0.3, "attributes")
-    class_counts_dropout: float = _input_dropout(0.0, "class counts")
-    class_means_dropout: float = _input_dropout(0.7, "class means")
-    diffusion_dropout: float = _input_dropout(0.6, "diffusion rows")
-    adjacency_dropout: float = _input_dropout(0.6, "adjacency rows")
+    attributes_dropout: float = dropout_setting(0.3, "dropout of whole columns of the attributes")
+    class_counts_dropout: float = dropout_setting(
+        0.0, "dropout of whole columns of the class counts"
+    )
+    class_means_dropout: float = dropout_setting(0.7, "dropout of whole columns of the class means")
+    diffusion_dropout: float = dropout_setting(
+        0.6, "dropout of whole columns of the diffusion rows"
+    )
+    adjacency_dropout: float = dropout_setting(
+        0.6, "dropout of whole columns of the adjacency rows"
+    )
     gate: bool = setting(
         True, "learned weights over the statistics; false: the paper's plain query"
     )
     unit_encodings: bool = setting(False, "scale each statistic's encoding to unit length")
-    label_confidence: float = setting(
-        0.0,
-        "a pseudo-label less probable than this is unknown; 1: only train labels are known",
-        low=0.0,
-        high=1.0,
-        per_replica=True,
+    label_confidence: float = share_setting(
+        0.0, "a pseudo-label less probable than this is unknown; 1: only train labels are known"
     )
     refinement: bool = setting(
         False, "train twice: the first model's predictions are the pseudo-labels of the second"
@@ -124,22 +118,6 @@ class HPGMNSettings(StatisticsSettings, EstimatorSettings, MemorySettings, Batch
             )
 
 
-class Gate(Initialised):
-    """A learned softmax over the statistics, scaled so that a uniform gate changes nothing."""
-
-    def __init__(self, replicas: int, choices: int) -> None:
-        super().__init__()
-        self.logits = nn.Parameter(torch.zeros(replicas, choices))
-
-    def reset_parameters(self, noise: Noise, place: str) -> None:
-        """Start uniform."""
-        self.logits.zero_()
-
-    def forward(self) -> Tensor:
-        """(R, choices), mean 1."""
-        return self.logits.softmax(dim=-1) * self.logits.shape[1]
-
-
 class HPGMN(nn.Module):
     """Query = [MLP₁(r¹) ‖ … ‖ MLP_S(r^S)], then memory and classifier; Eqs. (8) to (12).
 
@@ -148,7 +126,6 @@ class HPGMN(nn.Module):
 
     Args:
         widths: the width of each statistic, by name.
-        num_classes: C.
         settings: one for all replicas, or a sequence with one each.
         replicas: R, where ``settings`` is a single one.
         device: the device of the dropout rates.
@@ -247,14 +224,7 @@ def _dropout_of(name: str) -> str:
 
 
 class LabelEstimator(RowModel):
-    """An MLP from attributes to classes.
-
-    Args:
-        width: the number of attributes.
-        num_classes: C.
-        settings: one per replica.
-        device: the device of the dropout rates.
-    """
+    """An MLP from attributes to classes; ``width`` is their number."""
 
     def __init__(
         self,
@@ -306,10 +276,7 @@ def class_shares(
 ) -> Array:
     """Return the predicted class probabilities (R, N, C), one-hot on train nodes.
 
-    Args:
-        logits: (R, N, C).
-        train_labels: (R, N), -1 outside the train nodes.
-        confidence: as in :func:`pseudo_labels`; a node of unknown class has a row of zeros.
+    The arguments are those of :func:`pseudo_labels`; a node of unknown class has a row of zeros.
 
     >>> logits = torch.tensor([[[0.0, 0.0], [2.0, 1.0]]])
     >>> class_shares(logits, np.array([[-1, 1]])).tolist()
@@ -458,7 +425,7 @@ def _floats(graph: Graph, settings: HPGMNSettings) -> tuple[int, int]:
             else graph.num_features
         ),
         "diffusion": settings.diffusion_dim
-        if Diffusion.is_sketched(graph, settings)
+        if diffusion_is_sketched(graph, settings)
         else graph.num_nodes,
         "adjacency": graph.num_nodes,
     }

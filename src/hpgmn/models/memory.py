@@ -8,9 +8,10 @@ from typing import Any, TypeAlias, cast
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import override
 
 from hpgmn.base.randomness import DropRate, Noise, dropout, relu_dropout
-from hpgmn.base.settings import setting
+from hpgmn.base.settings import rate_setting, setting
 from hpgmn.base.sparse import at_least_single
 from hpgmn.models.layers import MLP, Initialised, Linear, Output, draw_glorot
 from hpgmn.statistics.operators import add_nodes, take_nodes
@@ -40,15 +41,9 @@ class MemorySettings:
     classifier_layers: int = setting(
         1, "layers of the classifier; with one, a ReLU comes before it", low=1, high=4
     )
-    kpattern_weight: float = setting(
-        1e-3, "weight of the distance to the nearest pattern", low=0.0, per_replica=True
-    )
-    entropy_weight: float = setting(
-        1e-2, "weight of the negative entropy of pattern use", low=0.0, per_replica=True
-    )
-    norm_weight: float = setting(
-        1e-5, "weight of the squared norm of the memory", low=0.0, per_replica=True
-    )
+    kpattern_weight: float = rate_setting(1e-3, "weight of the distance to the nearest pattern")
+    entropy_weight: float = rate_setting(1e-2, "weight of the negative entropy of pattern use")
+    norm_weight: float = rate_setting(1e-5, "weight of the squared norm of the memory")
     kpattern_reduction: str = setting(
         "mean", "mean over nodes, or the paper's sum", choices=("mean", "sum")
     )
@@ -201,8 +196,9 @@ class Memory(Initialised):
             self.use = nn.Parameter(torch.full((replicas, num_patterns), 1 / num_patterns))
             self._latest_use: Tensor | None = None
 
+    @override
     def reset_parameters(self, noise: Noise, place: str) -> None:
-        """Draw Glorot values: small enough for the first attention to be nearly uniform."""
+        # Small enough for the first attention to be nearly uniform.
         draw_glorot(self.patterns, noise, f"{place}.patterns")
         if self.use is not None:
             self.use.fill_(1 / self.use.shape[1])
@@ -267,10 +263,8 @@ class MemoryHead(nn.Module):
     """Query → memory → classifier on [q ‖ v]; Eqs. (9) to (12). All HP-GMN variants share it.
 
     Args:
-        replicas: R.
         width: the width of the query.
         hidden_dim: the width of the classifier's hidden layers.
-        num_classes: C.
         settings: equal in every replica but for the penalties' weights.
         drop_rate: dropout before and between the classifier's layers.
         in_batches: whether a step reads only some of the nodes.

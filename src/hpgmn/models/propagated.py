@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from hpgmn.base.errors import Remedy, SettingError
 from hpgmn.base.randomness import DropRate, Noise, dropout, relu_dropout
-from hpgmn.base.settings import TrainSettings, dropout_setting, setting
+from hpgmn.base.settings import TrainSettings, dropout_setting, inherited_setting, setting
 from hpgmn.base.sparse import SparseMatrix
 from hpgmn.graph import Array, Graph
 from hpgmn.models.layers import BatchNorm, Linear, Output, StatisticLinear, propagate
@@ -39,16 +39,9 @@ from hpgmn.statistics.operators import join_replicas, split_replicas, take_nodes
 class PropagatedSettings(MemorySettings, TrainSettings):
     """Settings of HP-GMN on a GCN or an APPNP."""
 
-    weight_decay: float = setting(
-        2e-3, "weight decay (L2, added to the gradient)", low=0.0, per_replica=True
-    )
-    dropout: float = dropout_setting(0.5, "dropout inside the network")
-    consistency_weight: float = setting(
-        1.0,
-        "weight of the agreement between noisy passes on all nodes; 0: one pass, no such loss",
-        low=0.0,
-        per_replica=True,
-    )
+    weight_decay: float = inherited_setting(TrainSettings, "weight_decay", 2e-3)
+    dropout: float = inherited_setting(TrainSettings, "dropout", 0.5)
+    consistency_weight: float = inherited_setting(TrainSettings, "consistency_weight", 1.0)
     encoder: str = setting(
         "finetuned",
         "the encoder is trained first and frozen, trained first and fine-tuned, or trained jointly",
@@ -94,15 +87,16 @@ class ConvolvedSettings(PropagatedSettings):
 
 
 def _reject_for_gcn(settings: PropagatedSettings) -> None:
+    appnp = Remedy("Use that model", option="model", value="hpgmn-appnp")
     if settings.propagation != "after":
         raise SettingError(
             "propagation=before needs an APPNP: a GCN propagates after each of its layers.",
-            Remedy("Use that model", option="model", value="hpgmn-appnp") | "Leave propagation out",
+            appnp | "Leave propagation out",
         )
     if settings.mixing != "ppr":
         raise SettingError(
             "mixing=mean needs an APPNP: a GCN has no rounds of propagation to weight.",
-            Remedy("Use that model", option="model", value="hpgmn-appnp") | "Leave mixing out",
+            appnp | "Leave mixing out",
         )
 
 
@@ -125,8 +119,6 @@ class Encoder(nn.Module):
     Args:
         kind: "gcn" or "appnp".
         width: the number of attributes.
-        settings: one per replica.
-        device: the device of the dropout rates.
     """
 
     def __init__(
@@ -165,10 +157,10 @@ class Encoder(nn.Module):
         self, attributes: Statistic, propagation: SparseMatrix, noise: Noise | None
     ) -> Tensor:
         """Compute the input of the second layer, (R, N, hidden_dim)."""
-        hidden = self.first.product(attributes, self.input_rate, noise, "encoder.first")
         adds_bias_last = self.before or self.norms is not None
-        if not adds_bias_last:
-            hidden = hidden.add_(self.first.bias)
+        hidden: Tensor = self.first(
+            attributes, self.input_rate, noise, "encoder.first", add_bias=not adds_bias_last
+        )
         if self.kind == "gcn":
             hidden = propagate(propagation, self._drop_nodes(hidden, noise))
         elif self.before:
@@ -219,10 +211,7 @@ class PropagatedHPGMN(nn.Module):
     Args:
         kind: "gcn" or "appnp".
         width: the number of attributes.
-        num_classes: C.
-        settings: one per replica.
         with_memory: False for pre-training: a linear classifier reads the query.
-        device: the device of the dropout rates.
     """
 
     def __init__(
@@ -281,14 +270,8 @@ def _inputs(task: TrainingTask) -> dict[str, Any]:
 
 
 def _model(kind: str, task: TrainingTask, *, with_memory: bool) -> PropagatedHPGMN:
-    return PropagatedHPGMN(
-        kind,
-        task.graph.num_features,
-        task.num_classes,
-        task.settings,
-        with_memory=with_memory,
-        device=task.device,
-    )
+    sizes = (task.graph.num_features, task.num_classes)
+    return PropagatedHPGMN(kind, *sizes, task.settings, with_memory=with_memory, device=task.device)
 
 
 def _pretraining(kind: str, task: TrainingTask, done: Mapping[str, Parameters]) -> TrainingStage:

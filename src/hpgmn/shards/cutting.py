@@ -13,11 +13,11 @@ import numpy as np
 import scipy.sparse as sp
 
 from hpgmn.base.errors import Remedy
+from hpgmn.base.sparse import inverse_or_zero
 from hpgmn.graph import Array
 from hpgmn.graph.edges import sorted_csr
 from hpgmn.shards.files import RowFile, RowWriter, ShardedRows, write_array
 from hpgmn.shards.plan import EDGE_BYTES, Plan, Unit, require_task_memory
-from hpgmn.statistics.scaling import inverse_or_zero
 
 WORK = "work"
 """Name of the folder of intermediate files."""

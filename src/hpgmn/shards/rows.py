@@ -20,6 +20,7 @@ import scipy.sparse as sp
 from hpgmn.base.errors import Remedy
 from hpgmn.base.parsing import read_array
 from hpgmn.base.randomness import signs, text_keys
+from hpgmn.base.sparse import dense_lengths, inverse_or_zero, row_lengths, scale_attributes
 from hpgmn.graph import Array, Attributes
 from hpgmn.shards.cutting import WORK, EdgeRows, count_edges, edges_folder, transition_folder
 from hpgmn.shards.files import (
@@ -32,6 +33,7 @@ from hpgmn.shards.files import (
 )
 from hpgmn.shards.plan import EDGE_BYTES, Plan, Unit, largest_of, require_task_memory
 from hpgmn.statistics.definitions import require_half_range
+from hpgmn.statistics.diffusion import sketch_attributes
 from hpgmn.statistics.labelwise import (
     class_counts,
     class_mean_rows,
@@ -40,9 +42,7 @@ from hpgmn.statistics.labelwise import (
     scale_counts,
 )
 from hpgmn.statistics.push import largest_of_range, worker_bytes
-from hpgmn.statistics.scaling import dense_lengths, inverse_or_zero, row_lengths, scale_attributes
 from hpgmn.statistics.settings import base_name
-from hpgmn.statistics.sketch import sketch_attributes
 
 _MORE_MEMORY = Remedy("Give tasks more memory", option="memory")
 _ENTRY_BYTES = 24  # of a sparse row: while read, as an entry, while scaled
@@ -375,7 +375,7 @@ def _signs(plan: Plan, part: int, block: Block, dim: int) -> Array:
 
 
 def _finish(rows: Array, omega: Array, block: Block, plan: Plan, part: int) -> Array:
-    """Remove self entries, if so set, and scale rows; see ``statistics.sketch.sketch``."""
+    """Remove self entries, if so set, and scale rows; see ``statistics.diffusion.sketch``."""
     dim = rows.shape[1]
     if not plan.statistics.diffusion_self_entry:
         along = (rows * omega).sum(axis=1, keepdims=True)

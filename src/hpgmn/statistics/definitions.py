@@ -12,10 +12,11 @@ from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from copy import copy
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, TypeVar
 
 import numpy as np
 import scipy.sparse as sp
@@ -26,9 +27,8 @@ from typing_extensions import override
 from hpgmn.base.errors import HPGMNError, Remedy, format_bytes
 from hpgmn.base.files import array_digest
 from hpgmn.base.machine import free_bytes
-from hpgmn.base.sparse import SparseMatrix
+from hpgmn.base.sparse import SparseMatrix, dense_lengths, inverse_or_zero, scale_attributes
 from hpgmn.graph import Array, Attributes, Graph
-from hpgmn.statistics.cache import Recipe, StatisticsCache
 from hpgmn.statistics.labelwise import (
     FactoredMeans,
     class_counts,
@@ -39,9 +39,16 @@ from hpgmn.statistics.labelwise import (
     sparse_class_means,
 )
 from hpgmn.statistics.operators import DenseRows, ReplicaRows, SparseRows, Statistic, reindex
-from hpgmn.statistics.scaling import dense_lengths, inverse_or_zero, scale_attributes
+
+if TYPE_CHECKING:
+    from hpgmn.statistics.cache import Recipe, StatisticsCache
 
 logger = logging.getLogger(__name__)
+
+_Result = TypeVar("_Result")
+
+Progress: TypeAlias = Callable[[str, int, int], None]
+"""Called with the statistic, the rows done and all rows."""
 
 MEANS_LIMIT_BYTES = 512 * 2**20
 """Most bytes of dense class means that ``auto`` takes without batches."""
@@ -51,6 +58,12 @@ MEANS_GPU_SHARE = 0.2
 
 ROWS_LIMIT_BYTES = 2 * 2**30
 """Most bytes of class means in batches that are not sketched, per replica and edge direction."""
+
+DENSE_LIMIT_BYTES = 512 * 2**20
+"""``form="auto"`` takes the dense form up to this size of the N×N matrix (about 11,500 nodes)."""
+
+IMPLICIT_LIMIT = 5 * 10**9
+"""Most N·E for which ``auto`` takes the implicit form of diffusion, about five minutes."""
 
 HALF_LIMIT = 65504
 """The largest number in half precision."""
@@ -87,42 +100,53 @@ def select(settings: Any, names: Sequence[str]) -> Selection:
     )
 
 
-@dataclass(frozen=True)
-class Request:
-    """What a statistic of some replicas is built from.
+class Source:
+    """A graph and what is computed from it once, for all statistics.
 
-    Attributes:
-        mode: the neighbour mode, which counts by its adjacency.
-        labels: (R, N) pseudo-labels; -1 is unknown.
-        shares: (R, N, C) class probabilities for soft counts, or None.
-        columns: for each node its position in the training graph, -1 if it was not there; None on
-            the training graph itself.
-        width: nodes of the training graph, if this is another one.
-        nodes: ascending positions of the only rows that will be read; None for all.
-        progress: called with rows done and all rows.
+    Args:
+        device: where products are computed.
+        columns: for another graph than the training graph: position of each node in the training
+            graph, -1 if it was not there.
+        width: the number of nodes of the training graph, with ``columns``.
+        nodes: ascending positions of the only nodes whose rows will be read; expensive rows of
+            others stay empty. None for all nodes.
     """
 
-    graph: Graph
-    device: torch.device
-    cache: StatisticsCache
-    mode: str
-    load_adjacency: Callable[[], sp.csr_array]
-    labels: Array
-    num_classes: int
-    shares: Array | None = None
-    columns: Tensor | None = None
-    width: int | None = None
-    nodes: Array | None = None
-    progress: Callable[[int, int], None] | None = None
+    progress: Progress | None = None
 
-    @property
-    def adjacency(self) -> sp.csr_array:
-        """(N, N), row v lists the neighbours of v."""
-        return self.load_adjacency()
+    def __init__(
+        self,
+        graph: Graph,
+        device: torch.device | str = "cpu",
+        *,
+        columns: Array | None = None,
+        width: int | None = None,
+        nodes: Array | None = None,
+    ) -> None:
+        self.graph = graph
+        self.device = torch.device(device)
+        self.nodes = nodes
+        self.columns = None if columns is None else torch.from_numpy(columns).to(self.device)
+        self.width = width
+        self._results: dict[Hashable, Any] = {}
 
-    def tensor(self, array: Array) -> Tensor:
-        """Return an array as a float32 tensor on the device."""
-        return torch.from_numpy(np.require(array, np.float32, ["C", "W"])).to(self.device)
+    def once(self, key: Hashable, compute: Callable[[], _Result]) -> _Result:
+        """Return what a function computes; it is called once for each key."""
+        if key not in self._results:
+            self._results[key] = compute()
+        result: _Result = self._results[key]
+        return result
+
+    @cached_property
+    def cache(self) -> StatisticsCache:
+        """The results on disk; imported on use, because few statistics take long."""
+        from hpgmn.statistics.cache import StatisticsCache
+
+        return StatisticsCache.of_user()
+
+    def adjacency(self, neighbors: str) -> sp.csr_array:
+        """Return the graph's adjacency in one of the single modes, cached: (N, N)."""
+        return self.once(("adjacency", neighbors), lambda: self.graph.adjacency(neighbors))
 
     def reindex(self, statistic: Statistic) -> Statistic:
         """Express a statistic whose columns are nodes in the columns of the training graph."""
@@ -130,9 +154,37 @@ class Request:
             return statistic
         return reindex(statistic, self.columns, self.width or 0)
 
+    def tensor(self, array: Array) -> Tensor:
+        """Return an array as a float32 tensor on the device."""
+        return torch.from_numpy(np.require(array, np.float32, ["C", "W"])).to(self.device)
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a statistic of some replicas is built from.
+
+    Attributes:
+        mode: the neighbour mode.
+        labels: (R, N) pseudo-labels; -1 is unknown.
+        shares: (R, N, C) class probabilities for soft counts, or None.
+    """
+
+    source: Source
+    mode: str
+    labels: Array = field(default_factory=lambda: np.empty((1, 0), np.int64))
+    num_classes: int = 0
+    shares: Array | None = None
+
+    @property
+    def adjacency(self) -> sp.csr_array:
+        """Row v lists the neighbours of v."""
+        return self.source.adjacency(self.mode)
+
     def recipe(self, kind: str, parameters: dict[str, Any], **inputs: str) -> Recipe:
         """Return the key of a result on disk."""
-        adjacency = self.cache.digest(f"adjacency {self.mode}", self.adjacency)
+        from hpgmn.statistics.cache import Recipe
+
+        adjacency = self.source.cache.digest(f"adjacency {self.mode}", self.adjacency)
         return Recipe(kind, parameters, {"adjacency": adjacency, **inputs})
 
 
@@ -168,10 +220,10 @@ class AttributeRows(Definition):
 
     @override
     def build(self, request: Request, settings: Selection) -> Statistic:
-        x = scale_attributes(request.graph.x, settings.attributes_scaling)
+        x = scale_attributes(request.source.graph.x, settings.attributes_scaling)
         if sp.issparse(x):
-            return SparseRows(SparseMatrix(x, request.device))
-        return DenseRows(request.tensor(x))
+            return SparseRows(SparseMatrix(x, request.source.device))
+        return DenseRows(request.source.tensor(x))
 
 
 class AdjacencyRows(Definition):
@@ -182,7 +234,7 @@ class AdjacencyRows(Definition):
     @override
     def build(self, request: Request, settings: Selection) -> Statistic:
         rows = scale_attributes(request.adjacency, settings.adjacency_scaling)
-        return request.reindex(SparseRows(SparseMatrix(rows, request.device)))
+        return request.source.reindex(SparseRows(SparseMatrix(rows, request.source.device)))
 
 
 class ClassCounts(Definition):
@@ -197,7 +249,9 @@ class ClassCounts(Definition):
         labels = request.shares if is_soft else request.labels
         assert labels is not None
         counts = class_counts(request.adjacency, labels, request.num_classes)
-        return ReplicaRows(request.tensor(scale_counts(counts, settings.class_counts_scaling)))
+        return ReplicaRows(
+            request.source.tensor(scale_counts(counts, settings.class_counts_scaling))
+        )
 
 
 class ClassMeans(Definition):
@@ -241,13 +295,7 @@ class ClassMeans(Definition):
 
     @staticmethod
     def most_entries(adjacency: Any, x: Attributes, width: int) -> int:
-        """Bound the entries of class means of sparse attributes by the degrees.
-
-        Args:
-            adjacency: (N, N), row v lists the neighbours of v.
-            x: (N, F) sparse.
-            width: C·F, the most entries of a row.
-        """
+        """Bound the entries of class means of sparse attributes, at most ``width`` in a row."""
         pattern = copy(adjacency)
         pattern.data = np.ones_like(adjacency.data)
         reached = pattern @ np.diff(x.indptr).astype(np.float32)
@@ -326,11 +374,11 @@ class ClassMeans(Definition):
 
     @override
     def build(self, request: Request, settings: Selection) -> Statistic:
-        x, adjacency, device = request.graph.x, request.adjacency, request.device
+        x, adjacency, device = request.source.graph.x, request.adjacency, request.source.device
         labels, num_classes = request.labels, request.num_classes
         unit_length = settings.class_means_scaling == "unit"
         # A trained model names its sketch in its settings.
-        sketched = request.width is None and self.is_sketched(request.graph, settings)
+        sketched = request.source.width is None and self.is_sketched(request.source.graph, settings)
         form = self.choose_form(
             adjacency, x, len(labels), num_classes, settings, device, sketched=sketched
         )
@@ -338,7 +386,7 @@ class ClassMeans(Definition):
             make = FactoredMeans if form == "factored" else sparse_class_means
             return make(adjacency, x, labels, num_classes, unit_length=unit_length, device=device)
         if form == "sketch":
-            from hpgmn.statistics.sketch import sketch_attributes
+            from hpgmn.statistics.diffusion import sketch_attributes
 
             x = sketch_attributes(x, settings.class_means_dim)
         if form in ("half", "sketch") and not unit_length:
@@ -347,7 +395,7 @@ class ClassMeans(Definition):
             return ReplicaRows(
                 class_means_on_device(
                     SparseMatrix(adjacency, device),
-                    request.tensor(x.toarray() if sp.issparse(x) else x),
+                    request.source.tensor(x.toarray() if sp.issparse(x) else x),
                     torch.from_numpy(labels).to(device),
                     num_classes,
                     unit_length=unit_length,
@@ -359,7 +407,7 @@ class ClassMeans(Definition):
         rows = np.stack([class_means(adjacency, x, row, num_classes).toarray() for row in labels])
         if unit_length:
             rows *= inverse_or_zero(dense_lengths(rows))[..., None]
-        return ReplicaRows(request.tensor(rows))
+        return ReplicaRows(request.source.tensor(rows))
 
     @staticmethod
     def _stored_rows(request: Request, settings: Selection, x: Attributes) -> Statistic:
@@ -381,12 +429,20 @@ class ClassMeans(Definition):
         recipe = request.recipe(
             "Class means",
             {**settings.as_dict(), "num_classes": num_classes},
-            attributes=request.cache.digest(f"attributes {settings.key}", x),
+            attributes=request.source.cache.digest(f"attributes {settings.key}", x),
             labels=array_digest(labels),
         )
         shape = (*labels.shape, num_classes * x.shape[1])
-        halves = request.cache.rows(recipe, shape, fill)
-        return ReplicaRows(torch.from_numpy(halves).to(request.device))
+        halves = request.source.cache.rows(recipe, shape, fill)
+        return ReplicaRows(torch.from_numpy(halves).to(request.source.device))
+
+
+def diffusion_is_sketched(graph: Graph, settings: Any) -> bool:
+    """Return whether diffusion of a graph is a sketch, by setting or by ``auto``."""
+    if settings.diffusion_form != "auto":
+        return bool(settings.diffusion_form == "sketch")
+    is_small = graph.num_nodes**2 * 4 <= DENSE_LIMIT_BYTES
+    return not is_small and graph.num_nodes * graph.adjacency("out").nnz > IMPLICIT_LIMIT
 
 
 def require_half_range(x: Attributes) -> None:
@@ -403,7 +459,7 @@ def require_half_range(x: Attributes) -> None:
 
 
 def log_form(what: str, num_nodes: int, form: str, size: int, reason: str) -> None:
-    """Log which form was chosen and why."""
+    """Log the chosen form and why."""
     logger.info(
         "%s of %s nodes: %s form, %s; %s.",
         *(what, f"{num_nodes:,}", form, format_bytes(size), reason),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from functools import partial
 from typing import Any, ClassVar
 
 import scipy.sparse as sp
@@ -12,34 +13,33 @@ from typing_extensions import override
 from hpgmn.base.errors import Remedy, format_bytes
 from hpgmn.base.files import array_digest
 from hpgmn.base.machine import free_bytes
-from hpgmn.base.sparse import SparseMatrix
-from hpgmn.graph import Array, Graph
+from hpgmn.base.sparse import SparseMatrix, scale_attributes, transition
+from hpgmn.graph import Array
+from hpgmn.statistics import definitions
 from hpgmn.statistics.cache import rounding_environment
 from hpgmn.statistics.definitions import (
     Definition,
     Request,
     Selection,
+    diffusion_is_sketched,
     does_not_fit,
     log_form,
     select,
 )
 from hpgmn.statistics.diffusion import (
-    DENSE_LIMIT_BYTES,
+    SKETCH_BLOCK,
     DenseDiffusion,
     ImplicitDiffusion,
     coefficients,
     dense_arrays,
+    node_keys,
     reached_nodes,
-    transition,
+    sketch,
 )
 from hpgmn.statistics.operators import DenseRows, SparseRows, Statistic
-from hpgmn.statistics.scaling import scale_attributes
 from hpgmn.statistics.settings import FORMS
 
 logger = logging.getLogger(__name__)
-
-IMPLICIT_LIMIT = 5 * 10**9
-"""Most N·E for which ``auto`` takes the implicit form of diffusion, about five minutes."""
 
 _COLUMNS = 256  # columns that the implicit form diffuses at once
 
@@ -69,14 +69,6 @@ class Diffusion(Definition):
     )
 
     @staticmethod
-    def is_sketched(graph: Graph, settings: Any) -> bool:
-        """Return whether diffusion of a graph is a sketch, by setting or by ``auto``."""
-        if settings.diffusion_form != "auto":
-            return bool(settings.diffusion_form == "sketch")
-        is_small = graph.num_nodes**2 * 4 <= DENSE_LIMIT_BYTES
-        return not is_small and graph.num_nodes * graph.adjacency("out").nnz > IMPLICIT_LIMIT
-
-    @staticmethod
     def form_bytes(form: str, matrix: sp.csr_array, settings: Any) -> int:
         """Estimate the peak memory of a form beside T.
 
@@ -97,10 +89,8 @@ class Diffusion(Definition):
             entries = num_nodes * min(settings.diffusion_topk, num_nodes)
             per_thread = worker_bytes(num_nodes, settings.diffusion)
             return int(3 * 8 * entries + torch.get_num_threads() * per_thread)
-        from hpgmn.statistics.sketch import BLOCK
-
         # The result, a step of the series, 256 bytes a node to hash names, torch's copies of T.
-        columns = settings.diffusion_dim + 3 * BLOCK + 64
+        columns = settings.diffusion_dim + 3 * SKETCH_BLOCK + 64
         return int(4 * num_nodes * columns + 16 * int(matrix.nnz))
 
     @staticmethod
@@ -111,21 +101,22 @@ class Diffusion(Definition):
 
         Args:
             matrix: T, (N, N).
-            sketched: whether ``auto`` means the sketch (:meth:`is_sketched`).
+            sketched: whether ``auto`` means the sketch (:func:`diffusion_is_sketched`).
         """
         num_nodes, free = matrix.shape[0], free_bytes(device)
         needed = {name: Diffusion.form_bytes(name, matrix, settings) for name in FORMS}
         form, reason = settings.diffusion_form, "as set"
         if form == "auto":
-            form, reason = "dense", f"a matrix takes at most {format_bytes(DENSE_LIMIT_BYTES)}"
+            limit = definitions.DENSE_LIMIT_BYTES
+            form, reason = "dense", f"a matrix takes at most {format_bytes(limit)}"
             if sketched:
-                form, reason = "sketch", f"nodes times edges exceed {IMPLICIT_LIMIT:,}"
-            elif num_nodes**2 * 4 > DENSE_LIMIT_BYTES:
+                form, reason = "sketch", f"nodes times edges exceed {definitions.IMPLICIT_LIMIT:,}"
+            elif num_nodes**2 * 4 > limit:
                 form, reason = "implicit", f"a matrix takes {format_bytes(num_nodes**2 * 4)}"
             elif needed["dense"] > free:
                 form, reason = "implicit", f"a matrix does not fit into {format_bytes(free)}"
         log_form("Diffusion", num_nodes, form, needed[form], reason)
-        is_slow = num_nodes * matrix.nnz > IMPLICIT_LIMIT
+        is_slow = num_nodes * matrix.nnz > definitions.IMPLICIT_LIMIT
         if needed[form] > free:
             fitting = {
                 name: needed[name]
@@ -142,27 +133,28 @@ class Diffusion(Definition):
 
     @override
     def build(self, request: Request, settings: Selection) -> Statistic:
+        source = request.source
         matrix = transition(request.adjacency, settings.normalization, settings.diffusion_self_loop)
         # A trained model names its sketch in its settings.
-        sketched = request.width is None and self.is_sketched(request.graph, settings)
-        form = self.choose_form(matrix, settings, request.device, sketched=sketched)
+        sketched = source.width is None and diffusion_is_sketched(source.graph, settings)
+        form = self.choose_form(matrix, settings, source.device, sketched=sketched)
         read = select(settings, self.stored[form])
         if form == "topk":
             entries = self._largest_entries(request, matrix, read)
             rows = scale_attributes(entries, settings.diffusion_scaling)
-            return request.reindex(SparseRows(SparseMatrix(rows, request.device)))
+            return source.reindex(SparseRows(SparseMatrix(rows, source.device)))
         if form == "sketch":
             return self._sketch(request, matrix, read)
         shape = self._shape(read)
         if form == "implicit":
             theta = coefficients(read.diffusion, **self._parameters(read))
-            return request.reindex(ImplicitDiffusion(matrix, theta, device=request.device, **shape))
+            return source.reindex(ImplicitDiffusion(matrix, theta, device=source.device, **shape))
         on = rounding_environment(torch.device("cpu"))
-        arrays = request.cache.arrays(
+        arrays = source.cache.arrays(
             request.recipe("Diffusion of the dense form", {**read.as_dict(), "on": on}),
             lambda: dense_arrays(matrix, read.diffusion, **shape, **self._parameters(read)),
         )
-        return request.reindex(DenseDiffusion(arrays, request.device))
+        return source.reindex(DenseDiffusion(arrays, source.device))
 
     @staticmethod
     def _parameters(settings: Selection) -> dict[str, Any]:
@@ -180,31 +172,30 @@ class Diffusion(Definition):
         }
 
     def _sketch(self, request: Request, matrix: sp.csr_array, settings: Selection) -> Statistic:
-        from hpgmn.statistics.sketch import node_keys, sketch
-
+        source = request.source
         theta = coefficients(settings.diffusion, **self._parameters(settings))
 
         def compute() -> dict[str, Array]:
-            on_device, keys = SparseMatrix(matrix, request.device), node_keys(request.graph)
+            on_device, keys = SparseMatrix(matrix, source.device), node_keys(source.graph)
             shape = self._shape(settings)
             rows = sketch(on_device, theta, keys, settings.diffusion_dim, **shape)
             return {"rows": rows.cpu().numpy()}
 
         recipe = request.recipe(
             "Diffusion of the sketch form",
-            {**settings.as_dict(), "on": rounding_environment(request.device)},
-            names=request.cache.digest("names", request.graph.node_ids),
+            {**settings.as_dict(), "on": rounding_environment(source.device)},
+            names=source.cache.digest("names", source.graph.node_ids),
         )
-        arrays = request.cache.arrays(recipe, compute)
-        return DenseRows(torch.from_numpy(arrays["rows"]).to(request.device))
+        arrays = source.cache.arrays(recipe, compute)
+        return DenseRows(torch.from_numpy(arrays["rows"]).to(source.device))
 
     def _largest_entries(
         self, request: Request, matrix: sp.csr_array, settings: Selection
     ) -> sp.csr_array:
         from hpgmn.statistics.push import largest_entries, prepare_push
 
-        nodes = request.nodes
-        return request.cache.sparse(  # bit-identical for any number of threads
+        nodes, progress = request.source.nodes, request.source.progress
+        return request.source.cache.sparse(  # bit-identical for any number of threads
             request.recipe(
                 "Diffusion of the topk form",
                 settings.as_dict(),
@@ -216,7 +207,7 @@ class Diffusion(Definition):
                 count=settings.diffusion_topk,
                 threshold=settings.diffusion_threshold,
                 self_entry=settings.diffusion_self_entry,
-                progress=request.progress,
+                progress=None if progress is None else partial(progress, "diffusion"),
                 nodes=nodes,
                 **self._parameters(settings),
             ),

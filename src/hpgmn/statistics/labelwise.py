@@ -17,16 +17,17 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from hpgmn.base.sparse import SparseMatrix, block_diagonal
-from hpgmn.graph import Array, Attributes
-from hpgmn.statistics.operators import SparseReplicaRows, Statistic, take_nodes
-from hpgmn.statistics.scaling import (
+from hpgmn.base.sparse import (
+    SparseMatrix,
+    block_diagonal,
     correct_lengths,
     dense_lengths,
     inverse_or_zero,
     needs_double,
     row_lengths,
 )
+from hpgmn.graph import Array, Attributes
+from hpgmn.statistics.operators import SparseReplicaRows, Statistic, take_nodes
 
 COMPILED_FROM = 10**8
 """Edges times attributes above which the kernel pays for numba's start-up."""

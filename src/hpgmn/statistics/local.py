@@ -3,30 +3,28 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
-import torch
 
 from hpgmn.base.errors import GraphError
-from hpgmn.base.sparse import SparseMatrix
+from hpgmn.base.sparse import SparseMatrix, transition
 from hpgmn.graph import Array, Graph
-from hpgmn.statistics.cache import StatisticsCache
 from hpgmn.statistics.definitions import (
     AdjacencyRows,
     AttributeRows,
     ClassCounts,
     ClassMeans,
     Definition,
+    Progress,
     Request,
+    Source,
+    diffusion_is_sketched,
 )
-from hpgmn.statistics.diffusion import transition
-from hpgmn.statistics.diffusion_forms import Diffusion
-from hpgmn.statistics.operators import Grouped, NeighborMean, Statistic, reindex
+from hpgmn.statistics.operators import Grouped, NeighborMean, Statistic
 from hpgmn.statistics.settings import (
     StatisticsSettings,
     averaged_statistic,
@@ -39,76 +37,46 @@ TWO_HOP_LIMIT = 2**28
 """Most entries of a two-hop matrix, 2 GiB; crocodile's has 32, squirrel's 8, pubmed's 1 million."""
 
 _BLOCK = 1024  # rows of the two-hop matrix computed at once
-_EMPTY = np.empty((1, 0), np.int64)
 
 DEFINITIONS: dict[str, Definition] = {
     "attributes": AttributeRows(),
     "class_counts": ClassCounts(),
     "class_means": ClassMeans(),
-    "diffusion": Diffusion(),
     "adjacency": AdjacencyRows(),
 }
-"""By name; ``neighbor_*`` are means of these over neighbours."""
-
-Progress: TypeAlias = Callable[[str, int, int], None]
-"""Called with the statistic, the rows done and all rows."""
 
 
-class LocalStatistics:
+def definition(name: str) -> Definition:
+    """Return the definition of a statistic; ``neighbor_*`` are means of these over neighbours."""
+    if name == "diffusion":
+        from hpgmn.statistics.diffusion_forms import Diffusion  # not among the defaults
+
+        return Diffusion()
+    return DEFINITIONS[name]
+
+
+class LocalStatistics(Source):
     """Builds the statistics of one graph; those that do not depend on labels are built once.
 
-    Args:
-        graph: the graph.
-        device: where products are computed.
-        columns: for another graph than the training graph: position of each node in the training
-            graph, -1 if it was not there.
-        width: the number of nodes of the training graph, with ``columns``.
-        nodes: ascending positions of the only nodes whose rows will be read; expensive rows of
-            others stay empty. None for all nodes.
+    Arguments as for :class:`Source`.
     """
 
-    def __init__(
-        self,
-        graph: Graph,
-        device: torch.device | str = "cpu",
-        *,
-        columns: Array | None = None,
-        width: int | None = None,
-        nodes: Array | None = None,
-    ) -> None:
-        self.graph = graph
-        self.device = torch.device(device)
-        self._nodes = nodes
-        self._columns = None if columns is None else torch.from_numpy(columns).to(self.device)
-        self._width = width
-        self._progress: Progress | None = None
-        self._cache = StatisticsCache.of_user()
-        self._built: dict[tuple[Any, ...], Statistic] = {}
-        self._latest: tuple[tuple[Any, ...], dict[str, Statistic]] | None = None
-        self._adjacency: dict[str, sp.csr_array] = {}
-        self._propagation: dict[tuple[str, str, float], SparseMatrix] = {}
-        self._two_hop: dict[str, SparseMatrix] = {}
+    _latest: tuple[tuple[Any, ...], dict[str, Statistic]] | None = None
 
     def on(self, graph: Graph) -> LocalStatistics:
         """Return the statistics of a graph of the same nodes with other edges, same columns."""
-        twin = LocalStatistics(graph, self.device, width=self._width)
-        twin._columns = self._columns
+        twin = LocalStatistics(graph, self.device, width=self.width)
+        twin.columns = self.columns
         return twin
 
     @contextmanager
     def reporting(self, progress: Progress) -> Iterator[None]:
         """Report the progress of expensive statistics that are built inside the block."""
-        before, self._progress = self._progress, progress
+        before, self.progress = self.progress, progress
         try:
             yield
         finally:
-            self._progress = before
-
-    def adjacency(self, neighbors: str) -> sp.csr_array:
-        """Return the graph's adjacency in one of the single modes, cached."""
-        if neighbors not in self._adjacency:
-            self._adjacency[neighbors] = self.graph.adjacency(neighbors)
-        return self._adjacency[neighbors]
+            self.progress = before
 
     def attributes(self, scaling: str) -> Statistic:
         """Return the attributes in one of their scalings, cached."""
@@ -123,23 +91,27 @@ class LocalStatistics:
         self, neighbors: str, normalization: str, self_loop: float = 0.0
     ) -> SparseMatrix:
         """Return the normalised adjacency (:func:`transition`), cached."""
-        key = (neighbors, normalization, self_loop)
-        if key not in self._propagation:
+
+        def compute() -> SparseMatrix:
             matrix = transition(self.adjacency(neighbors), normalization, self_loop)
-            self._propagation[key] = SparseMatrix(matrix, self.device)
-        return self._propagation[key]
+            return SparseMatrix(matrix, self.device)
+
+        return self.once(("propagation", neighbors, normalization, self_loop), compute)
 
     def two_hop(self, neighbors: str) -> SparseMatrix:
         """Return the symmetrically normalised matrix of nodes exactly two edges away, cached.
 
         Every such node counts once, whatever the number and weights of paths.
         """
-        if neighbors not in self._two_hop:
+
+        def compute() -> SparseMatrix:
             matrix = transition(_two_hop(self.adjacency(neighbors)), "symmetric")
-            result = self._two_hop[neighbors] = SparseMatrix(matrix, self.device)
+            result = SparseMatrix(matrix, self.device)
             if neighbors == "undirected":  # symmetric: no second copy of millions of entries
                 result.transpose = result
-        return self._two_hop[neighbors]
+            return result
+
+        return self.once(("two_hop", neighbors), compute)
 
     def build(
         self,
@@ -175,35 +147,11 @@ class LocalStatistics:
             for mode in dict.fromkeys(modes):
                 chosen = [number for number, other in enumerate(modes) if other == mode]
                 some_shares = None if shares is None else shares[chosen]
-                request = self._request(mode, labels[chosen], num_classes, some_shares)
+                request = Request(self, mode, labels[chosen], num_classes, some_shares)
                 members.append((self._one(base_name(name), request, settings[0], parts), chosen))
             built[name] = members[0][0] if len(members) == 1 else Grouped(members)
         self._latest = (inputs, built)
         return built
-
-    def reindex(self, statistic: Statistic) -> Statistic:
-        """Express a statistic whose columns are nodes in the columns of the training graph."""
-        if self._columns is None:
-            return statistic
-        return reindex(statistic, self._columns, self._width or 0)
-
-    def _request(
-        self, mode: str, labels: Array = _EMPTY, num_classes: int = 0, shares: Array | None = None
-    ) -> Request:
-        return Request(
-            self.graph,
-            self.device,
-            self._cache,
-            mode,
-            partial(self.adjacency, mode),
-            labels,
-            num_classes,
-            shares,
-            columns=self._columns,
-            width=self._width,
-            nodes=self._nodes,
-            progress=None if self._progress is None else partial(self._progress, "diffusion"),
-        )
 
     def _one(
         self,
@@ -219,17 +167,17 @@ class LocalStatistics:
             if inner is not None:
                 statistic = self._one(inner, request, settings, parts)
                 parts[key] = NeighborMean(statistic, self.propagation(request.mode, "row"))
-            elif DEFINITIONS[name].reads_labels:
-                parts[key] = DEFINITIONS[name].make(request, settings)
+            elif definition(name).reads_labels:
+                parts[key] = definition(name).make(request, settings)
             else:
                 parts[key] = self._label_free(name, request.mode, settings)
         return parts[key]
 
     def _label_free(self, name: str, mode: str, settings: StatisticsSettings) -> Statistic:
-        key = DEFINITIONS[name].key(mode, settings)
-        if key not in self._built:
-            self._built[key] = DEFINITIONS[name].make(self._request(mode), settings)
-        return self._built[key]
+        chosen = definition(name)
+        return self.once(
+            chosen.key(mode, settings), lambda: chosen.make(Request(self, mode), settings)
+        )
 
 
 def fix_sketches(graph: Graph, settings: Any) -> Any:
@@ -239,7 +187,7 @@ def fix_sketches(graph: Graph, settings: Any) -> Any:
     """
     used = set(getattr(settings, "statistics", ()))
     named = {}
-    if "diffusion" in used and Diffusion.is_sketched(graph, settings):
+    if "diffusion" in used and diffusion_is_sketched(graph, settings):
         named["diffusion_form"] = "sketch"
     uses_means = used & {"class_means", "neighbor_class_means"}
     if uses_means and ClassMeans.is_sketched(graph, settings):

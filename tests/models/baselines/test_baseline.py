@@ -1,8 +1,6 @@
 """What the baselines share: settings, inputs, selection of nodes and size estimates."""
 
-from collections.abc import Callable
 from dataclasses import fields
-from typing import Any
 
 import pytest
 import torch
@@ -12,7 +10,6 @@ from hpgmn.graph import Graph
 from hpgmn.models import MODELS
 from hpgmn.models.baselines.baseline import BaselineSettings, GraphSettings
 
-Build = Callable[..., Any]
 BASELINES = [name for name in MODELS if not name.startswith("hpgmn")]
 F, D, C = 7, 64, 4  # attributes and classes of wild_graph, the default width
 

@@ -1,8 +1,6 @@
 """BM-GCN against its formulas on dense matrices, written out class by class and node by node."""
 
-from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -17,7 +15,6 @@ from hpgmn.models.baselines.bmgcn import block_matrix
 from hpgmn.models.hpgmn import estimator_logits
 from hpgmn.models.stage import Replica, load_parameters
 
-Build = Callable[..., Any]
 Weights = dict[str, Tensor]
 
 

@@ -1,8 +1,6 @@
 """CPGNN against its formulas on dense matrices, written out class by class and node by node."""
 
-from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -13,10 +11,9 @@ from hpgmn.base.settings import make_settings
 from hpgmn.graph import Graph
 from hpgmn.models import MODELS
 from hpgmn.models.baselines.cpgnn import Compatibility, CPGNNSettings, doubly_stochastic, fill_gaps
-from hpgmn.models.stage import Rates, Replica, load_parameters, make_task
-from hpgmn.training.trainer import logits, train
+from hpgmn.models.stage import Rates, Replica, load_parameters, logits, make_task
+from hpgmn.training.trainer import train
 
-Build = Callable[..., Any]
 STAGES = MODELS["cpgnn"].stages
 
 

@@ -1,8 +1,5 @@
 """Dir-GCN against PyTorch Geometric's DirGNNConv, and its normalisation against the formula."""
 
-from collections.abc import Callable
-from typing import Any
-
 import numpy as np
 import pytest
 import scipy.sparse as sp
@@ -19,8 +16,6 @@ from hpgmn.models.baselines.dirgcn import DirGCNSettings
 from hpgmn.models.layers import initialise
 from hpgmn.models.stage import Replica, make_task
 from hpgmn.training.trainer import train
-
-Build = Callable[..., Any]
 
 
 def pyg_logits(built, replica, edge_index, *, normalize):

@@ -1,69 +1,73 @@
-"""GCN against PyTorch Geometric's GCNConv, and against the formula where the graph is directed."""
-
-from collections.abc import Callable
-from typing import Any
+"""GCN, also with jumping knowledge, against PyTorch Geometric, and its formula with dropout."""
 
 import pytest
 import torch
-from torch_geometric.nn import GCNConv
-
-from hpgmn.base.randomness import DropRate, Noise
-
-Build = Callable[..., Any]
+from torch_geometric.nn import GCN, GCNConv
 
 
-def pyg_gcn(built, replica, layers):
-    hidden = built.x
-    for number in range(layers):
-        weight = built.parameter(f"convolve.{number}.weight", replica)
-        convolution = GCNConv(*weight.shape)
-        with torch.no_grad():
-            convolution.lin.weight.copy_(weight.T)
-            convolution.bias.copy_(built.parameter(f"convolve.{number}.bias", replica)[0])
-            hidden = convolution(hidden.relu() if number else hidden, built.edge_index)
-    return hidden
+def copy_convolution(built, convolution, number, replica):
+    with torch.no_grad():
+        convolution.lin.weight.copy_(built.parameter(f"convolve.{number}.weight", replica).T)
+        convolution.bias.copy_(built.parameter(f"convolve.{number}.bias", replica)[0])
+    return convolution
 
 
 @pytest.mark.parametrize("layers", [1, 2, 3])
-def test_it_is_pygs_gcn(build, layers):
+def test_gcn_is_pygs(build, layers):
     built = build("gcn", layers=layers)
-    for replica, found in enumerate(built.logits):
-        torch.testing.assert_close(found, pyg_gcn(built, replica, layers), rtol=1e-4, atol=1e-5)
+    widths = [7, *[6] * (layers - 1), 4]
+
+    def expected(replica):
+        hidden = built.x
+        for number in range(layers):
+            convolution = GCNConv(widths[number], widths[number + 1])
+            copy_convolution(built, convolution, number, replica)
+            hidden = convolution(hidden.relu() if number else hidden, built.edge_index).detach()
+        return hidden
+
+    built.assert_logits(expected)
 
 
-@pytest.mark.parametrize("neighbors", ["out", "in", "undirected"])
-@pytest.mark.parametrize("self_loop", [0.0, 1.0, 2.5])
-def test_it_is_the_formula(build, neighbors, self_loop):
-    built = build("gcn", neighbors=neighbors, self_loop=self_loop)
-    matrix = built.adjacency(neighbors) + self_loop * torch.eye(23)
-    rows, columns = (
-        torch.where(total > 0, total.clamp(min=1e-9).rsqrt(), 0.0)
-        for total in (matrix.sum(dim=1), matrix.sum(dim=0))
-    )
-    normal = rows[:, None] * matrix * columns
-    for replica, found in enumerate(built.logits):
-        first, second, bias, last = (
-            built.parameter(f"convolve.{place}", replica)
-            for place in ("0.weight", "1.weight", "0.bias", "1.bias")
+@pytest.mark.parametrize("layers", [1, 3])
+@pytest.mark.parametrize(("jump", "mode"), [("concat", "cat"), ("max", "max")])
+def test_jumping_knowledge_is_pygs(build, layers, jump, mode):
+    built = build("gcn-jk", layers=layers, jump=jump)
+
+    def expected(replica):
+        reference = GCN(7, 6, layers, out_channels=4, jk=mode).eval()
+        for number, convolution in enumerate(reference.convs):
+            copy_convolution(built, convolution, number, replica)
+        with torch.no_grad():
+            reference.lin.weight.copy_(built.parameter("classify.weight", replica).T)
+            reference.lin.bias.copy_(built.parameter("classify.bias", replica)[0])
+            return reference(built.x, built.edge_index)
+
+    built.assert_logits(expected)
+
+
+@pytest.mark.parametrize(
+    ("neighbors", "self_loop"), [("out", 0.0), ("in", 2.5), ("undirected", 1.0)]
+)
+@pytest.mark.parametrize("name", ["gcn", "gcn-jk"])
+def test_training_is_the_formula_with_dropout(build, name, neighbors, self_loop):
+    rates = {"dropout": 0.5, "attributes_dropout": 0.25}
+    built = build(name, neighbors=neighbors, self_loop=self_loop, **rates)
+    matrix = built.normalised(neighbors, self_loop)
+    columns = built.dropout("attributes", (7,), 0.25)
+    entries = [built.dropout(f"hidden.{number}", (23, 6), 0.5) for number in (1, 2)]
+
+    def layer(number, hidden, replica):
+        weight, bias = (
+            built.parameter(f"convolve.{number}.{part}", replica) for part in ("weight", "bias")
         )
-        hidden = (normal @ (built.x @ first) + bias).relu()
-        torch.testing.assert_close(found, normal @ (hidden @ second) + last, rtol=1e-4, atol=1e-5)
+        return matrix @ hidden @ weight + bias
 
+    def expected(replica):
+        first = layer(0, built.x * columns[replica], replica).relu() * entries[0][replica]
+        second = layer(1, first, replica)
+        if name == "gcn":
+            return second
+        states = torch.cat([first, second.relu() * entries[1][replica]], dim=1)
+        return built.affine("classify", states, replica)
 
-def test_training_drops_columns_and_hidden_entries(build):
-    built = build("gcn", dropout=0.5, attributes_dropout=0.25)
-    noise = Noise(built.task.keys("main"), 1)
-    found = built.stage.model(built.stage.inputs, noise).logits
-    columns = noise.keep("attributes", (7,), DropRate([0.25] * 2)) / 0.75
-    entries = noise.keep("hidden.1", (23, 6), DropRate([0.5] * 2)) / 0.5
-    assert 0 < (columns == 0).sum() < 14
-    matrix = built.adjacency() + torch.eye(23)
-    normal = matrix / torch.outer(matrix.sum(dim=1), matrix.sum(dim=0)).sqrt()
-    for replica in range(2):
-        first, second, bias, last = (
-            built.parameter(f"convolve.{place}", replica)
-            for place in ("0.weight", "1.weight", "0.bias", "1.bias")
-        )
-        hidden = (normal @ (built.x * columns[replica]) @ first + bias).relu() * entries[replica]
-        expected = normal @ hidden @ second + last
-        torch.testing.assert_close(found[replica], expected, rtol=1e-4, atol=1e-5)
+    built.assert_logits(expected, built.training_logits)

@@ -1,8 +1,6 @@
 """GCNII against PyTorch Geometric's GCN2Conv, and against the formula on directed graphs."""
 
 import math
-from collections.abc import Callable
-from typing import Any
 
 import pytest
 import torch
@@ -13,8 +11,6 @@ from hpgmn.base.randomness import DropRate, Noise
 from hpgmn.models.baselines.gcnii import ENTRY, GCNIISettings
 from hpgmn.models.layers import initialise
 from hpgmn.models.stage import Rates
-
-Build = Callable[..., Any]
 
 
 def affine(built, name, x, replica):

@@ -1,16 +1,8 @@
-"""GraphSAGE against PyTorch Geometric's SAGEConv, and against the formula on a directed graph."""
-
-from collections.abc import Callable
-from typing import Any
+"""GraphSAGE against PyTorch Geometric's SAGEConv, and its formula with dropout."""
 
 import pytest
 import torch
-from torch import Tensor
 from torch_geometric.nn import SAGEConv
-
-from hpgmn.base.randomness import DropRate, Noise
-
-Build = Callable[..., Any]
 
 
 def parameters_of(built, number, replica):
@@ -23,7 +15,8 @@ def parameters_of(built, number, replica):
 @pytest.mark.parametrize("layers", [1, 2, 3])
 def test_it_is_pygs_graphsage(build, layers):
     built = build("graphsage", layers=layers)
-    for replica, found in enumerate(built.logits):
+
+    def expected(replica):
         hidden = built.x
         for number in range(layers):
             own, neighbors, bias = parameters_of(built, number, replica)
@@ -33,35 +26,25 @@ def test_it_is_pygs_graphsage(build, layers):
                 convolution.lin_l.bias.copy_(bias[0])
                 convolution.lin_r.weight.copy_(own.T)
                 hidden = convolution(hidden.relu() if number else hidden, built.edge_index)
-        torch.testing.assert_close(found, hidden, rtol=1e-4, atol=1e-5)
+        return hidden
 
-
-def mean_over(built, neighbors):
-    adjacency: Tensor = built.adjacency(neighbors)
-    return adjacency / adjacency.sum(dim=1, keepdim=True).clamp(min=1)
+    built.assert_logits(expected)
 
 
 @pytest.mark.parametrize("neighbors", ["out", "in", "undirected"])
-def test_it_is_the_formula(build, neighbors):
-    built = build("graphsage", layers=1, neighbors=neighbors)
-    for replica, found in enumerate(built.logits):
-        own, others, bias = parameters_of(built, 0, replica)
-        expected = mean_over(built, neighbors) @ built.x @ others + built.x @ own + bias
-        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+def test_training_is_the_formula_with_dropout(build, neighbors):
+    built = build("graphsage", neighbors=neighbors, dropout=0.5, attributes_dropout=0.25)
+    adjacency = built.adjacency(neighbors)
+    mean = adjacency / adjacency.sum(dim=1, keepdim=True).clamp(min=1)
+    columns = built.dropout("attributes", (7,), 0.25)
+    entries = built.dropout("hidden.1", (23, 6), 0.5)
 
+    def layer(number, hidden, replica):
+        own, others, bias = parameters_of(built, number, replica)
+        return mean @ hidden @ others + hidden @ own + bias
 
-def test_training_drops_columns_and_hidden_entries(build):
-    built = build("graphsage", dropout=0.5, attributes_dropout=0.25)
-    noise = Noise(built.task.keys("main"), 1)
-    found = built.stage.model(built.stage.inputs, noise).logits
-    columns = noise.keep("attributes", (7,), DropRate([0.25] * 2)) / 0.75
-    entries = noise.keep("hidden.1", (23, 6), DropRate([0.5] * 2)) / 0.5
-    mean = mean_over(built, "undirected")
-    for replica in range(2):
-        hidden = built.x * columns[replica]
-        for number in range(2):
-            own, neighbors, bias = parameters_of(built, number, replica)
-            if number:
-                hidden = hidden.relu() * entries[replica]
-            hidden = mean @ hidden @ neighbors + hidden @ own + bias
-        torch.testing.assert_close(found[replica], hidden, rtol=1e-4, atol=1e-5)
+    def expected(replica):
+        hidden = layer(0, built.x * columns[replica], replica)
+        return layer(1, hidden.relu() * entries[replica], replica)
+
+    built.assert_logits(expected, built.training_logits)

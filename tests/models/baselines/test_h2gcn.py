@@ -1,8 +1,5 @@
 """H2GCN against the definition with dense matrices, dropout on and off, and its gradients."""
 
-from collections.abc import Callable
-from typing import Any
-
 import numpy as np
 import pytest
 import torch
@@ -11,8 +8,6 @@ from torch_geometric.utils import to_dense_adj
 from hpgmn.base.randomness import Noise, column_factors, dropout
 from hpgmn.graph import Graph
 from hpgmn.models import MODELS
-
-Build = Callable[..., Any]
 
 
 def hop_matrices(matrix):

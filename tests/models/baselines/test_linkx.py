@@ -1,8 +1,6 @@
 """LINKX against PyTorch Geometric's, its batch normalisation taken out."""
 
-from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -16,8 +14,6 @@ from hpgmn.models import MODELS
 from hpgmn.models.baselines.linkx import LINKXSettings
 from hpgmn.models.stage import load_parameters
 from hpgmn.statistics import LocalStatistics
-
-Build = Callable[..., Any]
 
 
 def copy(linear, built, name, replica):

@@ -1,38 +1,31 @@
-"""The MLP against PyTorch Geometric's."""
-
-from collections.abc import Callable
-from typing import Any
+"""The MLP against PyTorch Geometric's, and its formula with dropout."""
 
 import pytest
 import torch
 from torch_geometric.nn import MLP
 
-from hpgmn.base.randomness import Noise
-
-Build = Callable[..., Any]
-
-
-def names(number):
-    """The prefix of a layer's parameters."""
-    return f"encode.rest.layers.{number - 1}" if number else "encode.first"
-
 
 @pytest.mark.parametrize("layers", [1, 2, 3])
 def test_it_is_pygs_mlp(build, layers):
     built = build("mlp", layers=layers)
-    for replica, found in enumerate(built.logits):
+    names = ["encode.first", *(f"encode.rest.layers.{n}" for n in range(layers - 1))]
+
+    def expected(replica):
         reference = MLP([7, *[6] * (layers - 1), 4], norm=None, act="relu").eval()
         with torch.no_grad():
-            for number, linear in enumerate(reference.lins):
-                linear.weight.copy_(built.parameter(f"{names(number)}.weight", replica).T)
-                linear.bias.copy_(built.parameter(f"{names(number)}.bias", replica)[0])
-            torch.testing.assert_close(found, reference(built.x), rtol=1e-4, atol=1e-5)
+            for name, linear in zip(names, reference.lins, strict=True):
+                linear.weight.copy_(built.parameter(f"{name}.weight", replica).T)
+                linear.bias.copy_(built.parameter(f"{name}.bias", replica)[0])
+            return reference(built.x)
+
+    built.assert_logits(expected)
 
 
-def test_training_drops_columns_and_hidden_entries(build):
-    whole = build("mlp", dropout=0.0).logits
-    for name in ("dropout", "attributes_dropout"):
-        off = {"dropout": 0.0, "attributes_dropout": 0.0}
-        built = build("mlp", **(off | {name: 0.5}))
-        noise = Noise(built.task.keys("main"), 1)
-        assert (built.stage.model(built.stage.inputs, noise).logits != whole).any(dim=-1).all()
+def test_training_is_the_formula_with_dropout(build):
+    built = build("mlp", dropout=0.5, attributes_dropout=0.25)
+    columns = built.dropout("encode.columns", (7,), 0.25)
+    entries = built.dropout("encode.hidden", (23, 6), 0.5)
+    built.assert_logits(
+        lambda replica: built.mlp("encode", built.x * columns[replica], replica, entries[replica]),
+        built.training_logits,
+    )

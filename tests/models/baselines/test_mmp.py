@@ -1,8 +1,5 @@
 """MMP against the definition with dense matrices, and its penalty by hand."""
 
-from collections.abc import Callable
-from typing import Any
-
 import pytest
 import torch
 from torch.nn import functional
@@ -10,8 +7,6 @@ from torch_geometric.nn import GCNConv
 
 from hpgmn.base.randomness import Noise, column_factors, dropout
 from hpgmn.models.baselines.mmp import cosine
-
-Build = Callable[..., Any]
 
 
 def normalised(matrix, normalization):

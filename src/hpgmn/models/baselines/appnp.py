@@ -14,12 +14,13 @@ from hpgmn.base.randomness import Noise
 from hpgmn.base.settings import setting
 from hpgmn.graph import Graph
 from hpgmn.models.baselines.baseline import (
+    Baseline,
     GraphSettings,
     layer_widths,
     propagation_inputs,
     single_stage,
 )
-from hpgmn.models.layers import NodeModel, Output, StatisticMLP
+from hpgmn.models.layers import Output, StatisticMLP
 from hpgmn.models.propagated import appnp_weights
 from hpgmn.models.stage import ModelEntry, TrainingTask, default_floats
 from hpgmn.statistics.diffusion import diffuse
@@ -37,7 +38,7 @@ class APPNPSettings(GraphSettings):
     )
 
 
-class APPNP(NodeModel):
+class APPNP(Baseline):
     """Z₀ = MLP(X), Z_{k+1} = (1-teleport)·Â·Z_k + teleport·Z₀; Â = D̃^-½·(A + I)·D̃^-½.
 
     The paper and PyG also drop entries of Â in each round; here dropout is inside the MLP and on
@@ -46,12 +47,10 @@ class APPNP(NodeModel):
     """
 
     def __init__(self, task: TrainingTask) -> None:
-        super().__init__()
+        super().__init__(task)
         first: APPNPSettings = task.settings[0]
         self.encode = StatisticMLP(len(task.replicas), layer_widths(task))
         self.weights = appnp_weights(first.rounds, first.teleport)
-        self.input_rate = task.drop_rate("attributes_dropout")
-        self.drop_rate = task.drop_rate("dropout")
 
     @override
     def outputs(self, inputs: Mapping[str, Any], noise: Noise | None, *, penalties: bool) -> Output:

@@ -1,25 +1,27 @@
-"""What the baselines share: settings, inputs and stages."""
+"""What the baselines share: settings, the base class, inputs and stages."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import itertools
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
-from hpgmn.base.settings import TrainSettings, dropout_setting, setting
+from hpgmn.base.randomness import Noise, column_factors
+from hpgmn.base.settings import TrainSettings, dropout_setting, inherited_setting, setting
+from hpgmn.models.layers import NodeModel, convolve_layers
 from hpgmn.models.stage import Parameters, StageBuilder, TrainingStage, TrainingTask, main_stage
+from hpgmn.statistics import Statistic
 
 
 @dataclass(frozen=True, kw_only=True)
 class BaselineSettings(TrainSettings):
     """Settings of every baseline."""
 
-    weight_decay: float = setting(
-        5e-4, "weight decay (L2, added to the gradient)", low=0.0, per_replica=True
-    )
-    dropout: float = dropout_setting(0.5, "dropout inside the network")
+    weight_decay: float = inherited_setting(TrainSettings, "weight_decay", 5e-4)
+    dropout: float = inherited_setting(TrainSettings, "dropout", 0.5)
     hidden_dim: int = setting(64, "width of the hidden layers", low=1)
     attributes_scaling: str = setting(
         "raw",
@@ -35,6 +37,43 @@ class GraphSettings(BaselineSettings):
 
     neighbors: str = setting(
         "undirected", "whose edges a node reads", choices=("out", "in", "undirected")
+    )
+
+
+class Baseline(NodeModel):
+    """A model of all nodes with the dropout rates of :class:`BaselineSettings`."""
+
+    def __init__(self, task: TrainingTask) -> None:
+        super().__init__()
+        self.input_rate = task.drop_rate("attributes_dropout")
+        self.drop_rate = task.drop_rate("dropout")
+
+    def column_factors(
+        self, attributes: Statistic, noise: Noise | None, place: str = "attributes"
+    ) -> Tensor | None:
+        """Draw the dropout of the attributes' columns, (R, inputs)."""
+        return column_factors(attributes.width, self.input_rate, noise, place)
+
+    def apply_layers(
+        self,
+        layers: Iterable[nn.Module],
+        propagation: Any,
+        attributes: Statistic,
+        noise: Noise | None,
+    ) -> Tensor:
+        """Apply layers to the attributes; see :func:`~hpgmn.models.layers.convolve_layers`."""
+        columns = self.column_factors(attributes, noise)
+        return convolve_layers(
+            layers, propagation, attributes, columns, self.drop_rate, noise, "hidden"
+        )
+
+
+def stack_layers(
+    layer: Callable[[int, int, int], nn.Module], replicas: int, widths: Sequence[int]
+) -> nn.ModuleList:
+    """Make ``layer(replicas, inputs, outputs)`` for each pair of consecutive widths."""
+    return nn.ModuleList(
+        layer(replicas, inputs, outputs) for inputs, outputs in itertools.pairwise(widths)
     )
 
 
@@ -60,11 +99,26 @@ def propagation_inputs(
 
 
 def single_stage(
-    model: Callable[[TrainingTask], nn.Module], inputs: Callable[[TrainingTask], Mapping[str, Any]]
+    model: Callable[[TrainingTask], nn.Module],
+    inputs: Callable[[TrainingTask], Mapping[str, Any]],
+    *,
+    own_rates: Mapping[str, tuple[str, str]] | None = None,
+    penalties: Sequence[str] = (),
 ) -> dict[str, StageBuilder]:
-    """The stages of a model that is trained in one: "main", with the settings' own rates."""
+    """The stages of a model that is trained in one: "main".
+
+    Args:
+        own_rates: for prefixes of parameter names, the settings of learning rate and weight decay.
+        penalties: those that the model returns; each is weighted by the setting ``<name>_weight``.
+    """
 
     def build(task: TrainingTask, done: Mapping[str, Parameters]) -> TrainingStage:
-        return main_stage(task, model(task), inputs(task))
+        return main_stage(
+            task,
+            model(task),
+            inputs(task),
+            own_rates={prefix: task.rates(*names) for prefix, names in (own_rates or {}).items()},
+            penalty_weights={name: task.values(f"{name}_weight") for name in penalties},
+        )
 
     return {"main": build}

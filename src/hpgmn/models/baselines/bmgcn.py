@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -10,18 +9,24 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from typing_extensions import override
 
 from hpgmn.base.metrics import class_loss
-from hpgmn.base.randomness import Noise, column_factors
-from hpgmn.base.settings import setting
+from hpgmn.base.randomness import Noise
+from hpgmn.base.settings import rate_setting, setting
 from hpgmn.base.sparse import SparseMatrix
 from hpgmn.graph import Graph
-from hpgmn.models.baselines.baseline import GraphSettings, attributes_input, layer_widths
+from hpgmn.models.baselines.baseline import (
+    Baseline,
+    GraphSettings,
+    attributes_input,
+    layer_widths,
+    stack_layers,
+)
 from hpgmn.models.baselines.edge_pattern import EdgePattern, add_self_loops
 from hpgmn.models.hpgmn import EstimatorSettings, LabelEstimator, estimator_stage
-from hpgmn.models.layers import AggregationLinear, NodeModel, Output, convolve_layers, propagate
+from hpgmn.models.layers import AggregationLinear, Output, propagate
 from hpgmn.models.stage import ModelEntry, Parameters, TrainingStage, TrainingTask, main_stage
 from hpgmn.statistics.labelwise import one_hot
 
@@ -32,18 +37,13 @@ class BMGCNSettings(EstimatorSettings, GraphSettings):
 
     layers: int = setting(3, "number of layers", low=1, high=16)
     self_loop: float = setting(0.0, "weight of the self-loop added to every node", low=0.0)
-    diagonal_weight: float = setting(
-        1.0,
-        "factor of a class's similarity to itself, relative to that to others",
-        low=0.0,
-        per_replica=True,
+    diagonal_weight: float = rate_setting(
+        1.0, "factor of a class's similarity to itself, relative to that to others"
     )
-    estimator_weight: float = setting(
-        1.0, "weight of the label estimator's own loss", low=0.0, per_replica=True
-    )
+    estimator_weight: float = rate_setting(1.0, "weight of the label estimator's own loss")
 
 
-class BMGCN(NodeModel):
+class BMGCN(Baseline):
     """Z⁽ᵏ⁾ = ReLU(Ã·Z⁽ᵏ⁻¹⁾·W₂ + Z⁽ᵏ⁻¹⁾·W₁ + b), the last one without ReLU.
 
     B = softmax(MLP(X)); Y is B with the true labels on train nodes. On A' = A + β·I (β is
@@ -60,17 +60,12 @@ class BMGCN(NodeModel):
     """
 
     def __init__(self, task: TrainingTask) -> None:
-        super().__init__()
+        super().__init__(task)
         settings: list[BMGCNSettings] = task.settings
         self.estimator = LabelEstimator(
             task.graph.num_features, task.num_classes, settings, task.device
         )
-        self.convolve = nn.ModuleList(
-            AggregationLinear(len(settings), inputs, outputs)
-            for inputs, outputs in itertools.pairwise(layer_widths(task))
-        )
-        self.input_rate = task.drop_rate("attributes_dropout")
-        self.drop_rate = task.drop_rate("dropout")
+        self.convolve = stack_layers(AggregationLinear, len(settings), layer_widths(task))
         diagonal = torch.tensor(task.values("diagonal_weight"), device=task.device)
         identity = torch.eye(task.num_classes, device=task.device)
         self._scale = 1 + (diagonal.view(-1, 1, 1) - 1) * identity  # (R, C, C)
@@ -85,15 +80,8 @@ class BMGCN(NodeModel):
         blocks = block_matrix(inputs["adjacency"], inputs["degrees"], labels_or_probabilities)
         similarity = self._similarity(blocks)
         scores = edges.products(torch.bmm(probabilities, similarity), probabilities)
-        scores = scores * edges.weights
-        values = edges.softmax(scores)
-        columns = column_factors(attributes.width, self.input_rate, noise, "attributes")
-        aggregate = partial(edges.propagate, values)
-        output = Output(
-            convolve_layers(
-                self.convolve, aggregate, attributes, columns, self.drop_rate, noise, "hidden"
-            )
-        )
+        aggregate = partial(edges.propagate, edges.softmax(scores * edges.weights))
+        output = Output(self.apply_layers(self.convolve, aggregate, attributes, noise))
         if penalties:
             output.penalties["estimator"] = class_loss(
                 estimated, labels.clamp(min=0), known, inputs.get("class_weights")

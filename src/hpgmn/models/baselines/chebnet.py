@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from torch import Tensor, nn
 from typing_extensions import override
 
-from hpgmn.base.randomness import Noise, column_factors
+from hpgmn.base.randomness import Noise
 from hpgmn.base.settings import setting
 from hpgmn.base.sparse import SparseMatrix
 from hpgmn.graph import Graph
 from hpgmn.models.baselines.baseline import (
+    Baseline,
     GraphSettings,
     layer_widths,
     propagation_inputs,
     single_stage,
+    stack_layers,
 )
-from hpgmn.models.layers import NodeModel, Output, TermWeights, convolve_layers, product
+from hpgmn.models.layers import Output, TermWeights, convolve_layers, product
 from hpgmn.models.stage import ModelEntry, TrainingTask
 from hpgmn.statistics.operators import Statistic, join_replicas, split_replicas
 
@@ -65,18 +67,7 @@ class ChebyshevConvolution(TermWeights):
         return split_replicas(last, replicas) + self.bias
 
 
-class ChebyshevNetwork(nn.Module):
-    """Chebyshev convolutions with ReLU and dropout between them."""
-
-    def __init__(self, replicas: int, widths: Sequence[int], order: int) -> None:
-        super().__init__()
-        self.layers = nn.ModuleList(
-            ChebyshevConvolution(replicas, inputs, outputs, order)
-            for inputs, outputs in itertools.pairwise(widths)
-        )
-
-
-class ChebNet(NodeModel):
+class ChebNet(Baseline):
     """H⁽ˡ⁾ = ReLU(Σ_k T_k(L̂)·H⁽ˡ⁻¹⁾·W_lk + b_l), the last one without ReLU; T_k Chebyshev's.
 
     Nodes are classified as by Kipf and Welling's GCN-Cheby; the paper pools them to classify whole
@@ -85,17 +76,16 @@ class ChebNet(NodeModel):
     """
 
     def __init__(self, task: TrainingTask) -> None:
-        super().__init__()
-        order: int = task.settings[0].order
-        self.network = ChebyshevNetwork(len(task.replicas), layer_widths(task), order)
-        self.input_rate = task.drop_rate("attributes_dropout")
-        self.drop_rate = task.drop_rate("dropout")
+        super().__init__(task)
+        layer = partial(ChebyshevConvolution, order=task.settings[0].order)
+        layers = stack_layers(layer, len(task.replicas), layer_widths(task))
+        self.network = nn.ModuleDict({"layers": layers})  # saved parameters have these names
 
     @override
     def outputs(self, inputs: Mapping[str, Any], noise: Noise | None, *, penalties: bool) -> Output:
         attributes, propagation = inputs["attributes"], inputs["propagation"]
-        columns = column_factors(attributes.width, self.input_rate, noise, "network.columns")
-        layers = self.network.layers
+        columns = self.column_factors(attributes, noise, "network.columns")
+        layers: Any = self.network["layers"]
         logits = convolve_layers(
             layers, propagation, attributes, columns, self.drop_rate, noise, "network"
         )

@@ -14,12 +14,13 @@ from typing_extensions import override
 
 from hpgmn.base.metrics import class_loss
 from hpgmn.base.randomness import Noise
-from hpgmn.base.settings import setting
+from hpgmn.base.settings import inherited_setting, rate_setting, setting
 from hpgmn.base.sparse import SparseMatrix
 from hpgmn.graph import Array, Graph
 from hpgmn.models.baselines import chebnet
 from hpgmn.models.baselines.baseline import attributes_input
 from hpgmn.models.baselines.mlp import AttributesMLP
+from hpgmn.models.hpgmn import stage_logits
 from hpgmn.models.layers import Initialised, NodeModel, Output, propagate
 from hpgmn.models.stage import (
     ModelEntry,
@@ -27,7 +28,6 @@ from hpgmn.models.stage import (
     TrainingStage,
     TrainingTask,
     default_floats,
-    load_parameters,
     main_stage,
 )
 from hpgmn.statistics.labelwise import one_hot
@@ -39,10 +39,8 @@ _ROUNDING = 1e-6  # a row sum of Ĥ below this is zero: its sign would be arbitr
 class CPGNNSettings(chebnet.ChebNetSettings):
     """Settings of CPGNN; layers, order and dropout are the prior's."""
 
-    attributes_scaling: str = setting(
-        "fraction",
-        "attributes as given, divided by the row's absolute sum, or of unit length",
-        choices=("raw", "fraction", "unit"),
+    attributes_scaling: str = inherited_setting(
+        chebnet.ChebNetSettings, "attributes_scaling", "fraction"
     )
     prior: str = setting(
         "mlp",
@@ -59,15 +57,11 @@ class CPGNNSettings(chebnet.ChebNetSettings):
         "how the adjacency that spreads the beliefs is normalised",
         choices=("none", "row", "column", "symmetric"),
     )
-    prior_weight: float = setting(
-        1.0, "weight of the prior's own loss in the joint training", low=0.0, per_replica=True
+    prior_weight: float = rate_setting(1.0, "weight of the prior's own loss in the joint training")
+    zero_sum_weight: float = rate_setting(
+        1.0, "weight of the compatibilities' row sums, which should be 0"
     )
-    zero_sum_weight: float = setting(
-        1.0, "weight of the compatibilities' row sums, which should be 0", low=0.0, per_replica=True
-    )
-    compatibility_weight_decay: float = setting(
-        0.0, "weight decay of the compatibilities", low=0.0, per_replica=True
-    )
+    compatibility_weight_decay: float = rate_setting(0.0, "weight decay of the compatibilities")
 
 
 class Compatibility(Initialised):
@@ -77,8 +71,9 @@ class Compatibility(Initialised):
         super().__init__()
         self.matrix = nn.Parameter(torch.zeros(replicas, num_classes, num_classes))
 
+    @override
     def reset_parameters(self, noise: Noise, place: str) -> None:
-        """Start from zero; the stage's initial values come from the train nodes."""
+        # The stage's initial values come from the train nodes.
         self.matrix.zero_()
 
     def forward(self, beliefs: Tensor) -> Tensor:
@@ -197,10 +192,8 @@ def estimated_compatibility(task: TrainingTask, parameters: Parameters) -> Tenso
     no train node with a neighbour; the released code divides by zero where there are nodes but no
     neighbours.
     """
-    model = _prior_model(task).to(task.device)
-    load_parameters(model, parameters)
+    prior_logits = stage_logits(task, _prior(task, {}), parameters)
     with torch.no_grad():
-        prior_logits: Tensor = model(_prior_inputs(task)).logits
         truth = torch.from_numpy(one_hot(task.train_labels, task.num_classes)).to(task.device)
         known = truth.any(dim=-1, keepdim=True)
         beliefs = torch.where(known, truth, prior_logits.softmax(dim=-1))

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from torch import Tensor, nn
 from torch.nn import functional
 from typing_extensions import override
 
-from hpgmn.base.randomness import Noise, column_factors, relu_dropout
+from hpgmn.base.randomness import Noise, relu_dropout
 from hpgmn.base.settings import setting
 from hpgmn.base.sparse import SparseMatrix
 from hpgmn.graph import Graph
-from hpgmn.models.baselines.baseline import BaselineSettings, attributes_input, single_stage
-from hpgmn.models.layers import Convolution, Linear, NodeModel, Output, jump
+from hpgmn.models.baselines.baseline import (
+    Baseline,
+    BaselineSettings,
+    attributes_input,
+    single_stage,
+    stack_layers,
+)
+from hpgmn.models.layers import Convolution, Linear, Output, jump
 from hpgmn.models.stage import ModelEntry, TrainingTask
 from hpgmn.statistics import Statistic
 
@@ -64,7 +70,7 @@ class _BothWays(nn.Module):
         return outward.mul_(self.out_share).add_(inward, alpha=1 - self.out_share)
 
 
-class DirGCN(NodeModel):
+class DirGCN(Baseline):
     """H⁽ˡ⁾ = a·(Â·H⁽ˡ⁻¹⁾·W₁ + b₁) + (1-a)·(Âᵀ·H⁽ˡ⁻¹⁾·W₂ + b₂), Â = D_out^-½·A·D_in^-½.
 
     After each layer ReLU, dropout and, with ``unit_layers``, scaling of the node's row to unit
@@ -75,7 +81,7 @@ class DirGCN(NodeModel):
     """
 
     def __init__(self, task: TrainingTask) -> None:
-        super().__init__()
+        super().__init__(task)
         first, replicas = task.settings[0], len(task.replicas)
         self.jump, self.unit_layers = first.jump, first.unit_layers
         widths = [task.graph.num_features, *[first.hidden_dim] * first.layers]
@@ -85,17 +91,13 @@ class DirGCN(NodeModel):
         else:
             joined = first.hidden_dim * (first.layers if first.jump == "concat" else 1)
             self.classify = Linear(replicas, joined, task.num_classes)
-        self.convolve = nn.ModuleList(
-            _BothWays(replicas, inputs, outputs, first.out_share)
-            for inputs, outputs in itertools.pairwise(widths)
-        )
-        self.input_rate = task.drop_rate("attributes_dropout")
-        self.drop_rate = task.drop_rate("dropout")
+        layer = partial(_BothWays, out_share=first.out_share)
+        self.convolve = stack_layers(layer, replicas, widths)
 
     @override
     def outputs(self, inputs: Mapping[str, Any], noise: Noise | None, *, penalties: bool) -> Output:
         hidden, propagation = inputs["attributes"], inputs["propagation"]
-        columns = column_factors(hidden.width, self.input_rate, noise, "attributes")
+        columns = self.column_factors(hidden, noise)
         states: list[Tensor] = []
         for number, layer in enumerate(self.convolve):
             if number:

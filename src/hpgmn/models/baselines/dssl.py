@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -17,10 +16,11 @@ from torch.utils.checkpoint import checkpoint
 from typing_extensions import override
 
 from hpgmn.base.randomness import DropRate, Noise, column_factors
-from hpgmn.base.settings import setting
+from hpgmn.base.settings import rate_setting, setting, share_setting
 from hpgmn.base.sparse import SparseMatrix
 from hpgmn.graph import Graph
-from hpgmn.models.baselines.baseline import GraphSettings, attributes_input
+from hpgmn.models.baselines.baseline import GraphSettings, propagation_inputs, stack_layers
+from hpgmn.models.hpgmn import stage_logits
 from hpgmn.models.layers import (
     MLP,
     Convolution,
@@ -31,14 +31,7 @@ from hpgmn.models.layers import (
     RowModel,
     convolve_layers,
 )
-from hpgmn.models.stage import (
-    ModelEntry,
-    Parameters,
-    TrainingStage,
-    TrainingTask,
-    load_parameters,
-    main_stage,
-)
+from hpgmn.models.stage import ModelEntry, Parameters, TrainingStage, TrainingTask, main_stage
 from hpgmn.statistics.operators import Statistic, take_nodes
 
 
@@ -56,21 +49,12 @@ class DSSLSettings(GraphSettings):
     prototype_temperature: float = setting(
         1.0, "softness of the match with the factors' prototypes", low=0.01, per_replica=True
     )
-    prototype_weight: float = setting(
-        0.1,
-        "weight of the match between a node's factors and its prototypes",
-        low=0.0,
-        per_replica=True,
+    prototype_weight: float = rate_setting(
+        0.1, "weight of the match between a node's factors and its prototypes"
     )
-    entropy_weight: float = setting(
-        0.1, "weight of the negative entropy of a node's factors", low=0.0, per_replica=True
-    )
-    target_momentum: float = setting(
-        0.99,
-        "how much of the target encoder stays in each step",
-        low=0.0,
-        high=1.0,
-        per_replica=True,
+    entropy_weight: float = rate_setting(0.1, "weight of the negative entropy of a node's factors")
+    target_momentum: float = share_setting(
+        0.99, "how much of the target encoder stays in each step"
     )
     embedding_scaling: str = setting(
         "standard",
@@ -80,12 +64,8 @@ class DSSLSettings(GraphSettings):
     representation_epochs: int = setting(
         200, "epochs of learning the representation; the last is used", low=1
     )
-    representation_lr: float = setting(
-        0.001, "learning rate of the representation", low=0.0, per_replica=True
-    )
-    representation_weight_decay: float = setting(
-        0.0, "weight decay of the representation", low=0.0, per_replica=True
-    )
+    representation_lr: float = rate_setting(0.001, "learning rate of the representation")
+    representation_weight_decay: float = rate_setting(0.0, "weight decay of the representation")
 
 
 class Encoder(nn.Module):
@@ -99,9 +79,7 @@ class Encoder(nn.Module):
         super().__init__()
         settings: list[DSSLSettings] = task.settings
         widths = [task.graph.num_features, *[settings[0].hidden_dim] * settings[0].layers]
-        self.convolve = nn.ModuleList(
-            layer(len(settings), inputs, outputs) for inputs, outputs in itertools.pairwise(widths)
-        )
+        self.convolve = stack_layers(layer, len(settings), widths)
         self.input_rate = task.drop_rate("attributes_dropout")
         self.drop_rate = task.drop_rate("dropout")
 
@@ -130,8 +108,9 @@ class Prototypes(Initialised):
         super().__init__()
         self.weight = nn.Parameter(torch.zeros(replicas, width, factors))
 
+    @override
     def reset_parameters(self, noise: Noise, place: str) -> None:
-        """Draw standard normal values, by the method of Box and Muller."""
+        # Standard normal values, by the method of Box and Muller.
         radius, angle = (
             noise.uniform(f"{place}.{part}", self.weight.shape[1:]) for part in ("radius", "angle")
         )
@@ -275,8 +254,8 @@ class Standardised(Initialised):
         self.mean = nn.Parameter(torch.zeros(replicas, 1, width))
         self.scale = nn.Parameter(torch.ones(replicas, 1, width))
 
+    @override
     def reset_parameters(self, noise: Noise, place: str) -> None:
-        """Start as the identity."""
         self.mean.zero_()
         self.scale.fill_(1)
 
@@ -319,16 +298,13 @@ def _update_target(momentum: Tensor, model: nn.Module) -> None:
 
 def _representation(task: TrainingTask, done: Mapping[str, Parameters]) -> TrainingStage:
     settings: list[DSSLSettings] = task.settings
-    first, statistics = settings[0], task.statistics
+    first = settings[0]
+    neighborhoods = Neighborhoods(task.statistics.adjacency(first.neighbors), task.device)
     momentum = torch.tensor(task.values("target_momentum"), device=task.device)
     return TrainingStage(
         name="representation",
         model=DSSL(task),
-        inputs=attributes_input(task)
-        | {
-            "propagation": statistics.propagation(first.neighbors, "symmetric", first.self_loop),
-            "neighborhoods": Neighborhoods(statistics.adjacency(first.neighbors), task.device),
-        },
+        inputs=propagation_inputs(task, first.self_loop) | {"neighborhoods": neighborhoods},
         lr=task.values("representation_lr"),
         weight_decay=task.values("representation_weight_decay"),
         epochs=first.representation_epochs,
@@ -345,11 +321,7 @@ def _representation(task: TrainingTask, done: Mapping[str, Parameters]) -> Train
 
 
 def _main(task: TrainingTask, done: Mapping[str, Parameters]) -> TrainingStage:
-    stage = _representation(task, {})
-    encoder = stage.model.to(task.device)
-    load_parameters(encoder, done["representation"])
-    with torch.no_grad():
-        embeddings: Tensor = encoder(stage.inputs).logits
+    embeddings = stage_logits(task, _representation(task, {}), done["representation"])
     initial: Parameters = {}
     if task.settings[0].embedding_scaling == "standard":
         spread, mean = torch.std_mean(embeddings, dim=1, correction=0, keepdim=True)

@@ -15,14 +15,15 @@ from torch.nn import functional
 from typing_extensions import override
 
 from hpgmn.base.randomness import Noise, relu_dropout
-from hpgmn.base.settings import setting
+from hpgmn.base.settings import inherited_setting, rate_setting, setting
 from hpgmn.base.sparse import SparseMatrix
 from hpgmn.graph import Attributes, Graph
-from hpgmn.models.baselines.baseline import GraphSettings
-from hpgmn.models.layers import Initialised, Linear, RowModel, StatisticLinear, propagate
-from hpgmn.models.stage import ModelEntry, Parameters, TrainingStage, TrainingTask, main_stage
+from hpgmn.models.baselines.baseline import GraphSettings, single_stage
+from hpgmn.models.baselines.edge_pattern import add_self_loops
+from hpgmn.models.layers import Gate, Linear, RowModel, StatisticLinear
+from hpgmn.models.stage import ModelEntry, TrainingTask
 from hpgmn.statistics import LocalStatistics, Statistic
-from hpgmn.statistics.operators import DenseRows, take_nodes
+from hpgmn.statistics.operators import DenseRows, NeighborMean
 
 DENSE_LIMIT_BYTES = 2**30
 """The attributes of all hops together are stored as dense rows up to this size."""
@@ -34,7 +35,7 @@ _SPARSE_COST = 20  # entries of a dense product that cost as much as one of a sp
 class FSGNNSettings(GraphSettings):
     """Settings of FSGNN."""
 
-    neighbors: str = setting("out", "whose edges a node reads", choices=("out", "in", "undirected"))
+    neighbors: str = inherited_setting(GraphSettings, "neighbors", "out")
     hops: int = setting(3, "the farthest hop whose attributes are read", low=1, high=32)
     self_loops: str = setting(
         "both",
@@ -42,34 +43,15 @@ class FSGNNSettings(GraphSettings):
         choices=("without", "with", "both"),
     )
     unit_hops: bool = setting(True, "scale the encoding of each hop to unit length")
-    weight_decay: float = setting(
-        5e-4, "weight decay of the layers that read the hops", low=0.0, per_replica=True
-    )
-    classifier_weight_decay: float = setting(
-        5e-4, "weight decay of the last layer", low=0.0, per_replica=True
-    )
-    hop_lr: float = setting(
-        0.01, "learning rate of the weights of the hops", low=0.0, per_replica=True
-    )
-    hop_weight_decay: float = setting(
-        5e-4, "weight decay of the weights of the hops", low=0.0, per_replica=True
-    )
+    weight_decay: float = rate_setting(5e-4, "weight decay of the layers that read the hops")
+    classifier_weight_decay: float = rate_setting(5e-4, "weight decay of the last layer")
+    hop_lr: float = rate_setting(0.01, "learning rate of the weights of the hops")
+    hop_weight_decay: float = rate_setting(5e-4, "weight decay of the weights of the hops")
 
-
-class HopWeights(Initialised):
-    """A learned softmax over the hops, initially uniform."""
-
-    def __init__(self, replicas: int, choices: int) -> None:
-        super().__init__()
-        self.logits = nn.Parameter(torch.zeros(replicas, choices))
-
-    def reset_parameters(self, noise: Noise, place: str) -> None:
-        """Start with ones as the authors do, so that weight decay acts on them from the start."""
-        self.logits.fill_(1.0)
-
-    def forward(self) -> Tensor:
-        """(R, choices), each row a distribution."""
-        return self.logits.softmax(dim=-1)
+    @property
+    def num_inputs(self) -> int:
+        """How many hops are read: X itself, and each hop without and with self-loops."""
+        return 1 + self.hops * (2 if self.self_loops == "both" else 1)
 
 
 class FSGNN(RowModel):
@@ -79,27 +61,26 @@ class FSGNN(RowModel):
     same of A + I. As in the authors' code D holds the row sums on both sides, also of a directed
     graph, and counts an empty row as 1; ``unit`` scales rows to unit length. They choose the epoch
     by validation loss, here as for every model. Dropout of input columns is added, off by default.
-
-    Args:
-        hops: how many inputs there are.
     """
 
-    def __init__(self, task: TrainingTask, hops: int) -> None:
+    def __init__(self, task: TrainingTask) -> None:
         super().__init__()
         first, replicas = task.settings[0], len(task.replicas)
+        hops = first.num_inputs
         self.unit_hops = first.unit_hops
         self.encode = nn.ModuleList(
             StatisticLinear(replicas, task.graph.num_features, first.hidden_dim)
             for _ in range(hops)
         )
-        self.weigh = HopWeights(replicas, hops)
+        # Ones as in the authors' code, so that weight decay acts on them from the start.
+        self.weigh = Gate(replicas, hops, start=1.0)
         self.classify = Linear(replicas, hops * first.hidden_dim, task.num_classes)
         self.input_rate = task.drop_rate("attributes_dropout")
         self.drop_rate = task.drop_rate("dropout")
 
     @override
     def rows(self, inputs: Mapping[str, Any], noise: Noise | None, nodes: Tensor | None) -> Tensor:
-        weights = self.weigh()
+        weights = self.weigh.logits.softmax(dim=-1)
         parts = []
         for number, (layer, hop) in enumerate(zip(self.encode, inputs["hops"], strict=True)):
             part: Tensor = layer(hop, self.input_rate, noise, f"hop.{number}", nodes)
@@ -111,40 +92,6 @@ class FSGNN(RowModel):
         return logits
 
 
-class Propagated(Statistic):
-    """ÂᵏX by its products alone, ÂᵏX·W = Â·(… Â·(X·W)): ÂᵏX itself would be dense.
-
-    Args:
-        propagation: Â.
-        rounds: k.
-        attributes: X.
-    """
-
-    def __init__(self, propagation: SparseMatrix, rounds: int, attributes: Statistic) -> None:
-        self.propagation = propagation
-        self.rounds = rounds
-        self.attributes = attributes
-        self.width = attributes.width
-
-    @override
-    def times(
-        self, weight: Tensor, nodes: Tensor | None = None, columns: Tensor | None = None
-    ) -> Tensor:
-        product = self.attributes.times(weight, None, columns)
-        for _ in range(self.rounds):
-            product = propagate(self.propagation, product)
-        return take_nodes(product, nodes)
-
-    @override
-    def rows(self, nodes: Tensor, replica: int = 0) -> Tensor:
-        paths = self.propagation.host[nodes.cpu().numpy()]
-        for _ in range(self.rounds - 1):
-            paths = paths @ self.propagation.host
-        everything = torch.arange(self.propagation.shape[0], device=nodes.device)
-        reached = torch.from_numpy(paths.toarray()).to(self.propagation.device)
-        return reached @ self.attributes.rows(everything, replica)
-
-
 def normalise_adjacency(adjacency: sp.csr_array, self_loop: float) -> sp.csr_array:
     """D^-½·(A + self_loop·I)·D^-½ with the row sums in D, an empty row counting as 1.
 
@@ -153,10 +100,7 @@ def normalise_adjacency(adjacency: sp.csr_array, self_loop: float) -> sp.csr_arr
     array([[0., 2.],
            [0., 0.]], dtype=float32)
     """
-    matrix = adjacency
-    if self_loop:
-        loops = sp.eye_array(adjacency.shape[0], dtype=np.float32, format="csr")
-        matrix = sp.csr_array(adjacency + self_loop * loops)
+    matrix = add_self_loops(adjacency, self_loop)
     sums = np.asarray(matrix.sum(axis=1)).reshape(-1)
     scale = 1 / np.sqrt(np.where(sums > 0, sums, 1))
     factor = np.repeat(scale, np.diff(matrix.indptr)) * scale[matrix.indices]
@@ -209,30 +153,32 @@ def _hop_attributes(statistics: LocalStatistics, settings: FSGNNSettings) -> lis
     attributes = statistics.attributes(settings.attributes_scaling)
     hop_statistics: list[Statistic] = [attributes]
     if not pays_dense(graph, adjacency.nnz, hops, len(loops)):
-        for rounds in range(1, hops + 1):
-            hop_statistics += [Propagated(matrix, rounds, attributes) for matrix in matrices]
+        last: list[Statistic] = [attributes] * len(loops)
+        for _ in range(hops):  # by products alone: the hops themselves would be dense
+            last = [NeighborMean(hop, matrix) for hop, matrix in zip(last, matrices, strict=True)]
+            hop_statistics += last
         return hop_statistics
     nodes = torch.arange(graph.num_nodes, device=statistics.device)
     rows = [attributes.rows(nodes)] * len(loops)
     for _ in range(hops):
-        rows = [matrix @ last for matrix, last in zip(matrices, rows, strict=True)]
+        rows = [matrix @ hop_rows for matrix, hop_rows in zip(matrices, rows, strict=True)]
         hop_statistics += [DenseRows(hop_rows) for hop_rows in rows]
     return hop_statistics
 
 
-def _main(task: TrainingTask, done: Mapping[str, Parameters]) -> TrainingStage:
-    hops = hop_attributes(task.statistics, task.settings[0])
-    rates = {
-        "weigh.": task.rates("hop_lr", "hop_weight_decay"),
-        "classify.": task.rates("lr", "classifier_weight_decay"),
-    }
-    return main_stage(task, FSGNN(task, len(hops)), {"hops": hops}, own_rates=rates)
+def _inputs(task: TrainingTask) -> dict[str, Any]:
+    return {"hops": hop_attributes(task.statistics, task.settings[0])}
 
 
 def _floats(graph: Graph, settings: FSGNNSettings) -> tuple[int, int]:
-    inputs = 1 + settings.hops * (2 if settings.self_loops == "both" else 1)
-    width = inputs * settings.hidden_dim
+    width = settings.num_inputs * settings.hidden_dim
     return graph.num_features * width, 8 * width
 
 
-ENTRY = ModelEntry("fsgnn", FSGNNSettings, {"main": _main}, _floats)
+_OWN_RATES = {
+    "weigh.": ("hop_lr", "hop_weight_decay"),
+    "classify.": ("lr", "classifier_weight_decay"),
+}
+ENTRY = ModelEntry(
+    "fsgnn", FSGNNSettings, single_stage(FSGNN, _inputs, own_rates=_OWN_RATES), _floats
+)

@@ -11,12 +11,12 @@ from torch import Tensor, nn
 from torch.nn import functional
 from typing_extensions import override
 
-from hpgmn.base.randomness import DropRate, Noise, column_factors, dropout
+from hpgmn.base.randomness import DropRate, Noise, dropout
 from hpgmn.base.settings import dropout_setting, setting
 from hpgmn.graph import Graph
-from hpgmn.models.baselines.baseline import GraphSettings, attributes_input, single_stage
+from hpgmn.models.baselines.baseline import Baseline, GraphSettings, attributes_input, single_stage
 from hpgmn.models.baselines.edge_pattern import EdgePattern, add_self_loops
-from hpgmn.models.layers import Initialised, NodeModel, Output, draw_glorot, product
+from hpgmn.models.layers import Initialised, Output, product
 from hpgmn.models.stage import ModelEntry, TrainingTask
 from hpgmn.statistics.operators import Statistic
 
@@ -53,12 +53,6 @@ class GATConvolution(Initialised):
         self.neighbor = nn.Parameter(torch.zeros(replicas, heads, outputs))
         self.bias = nn.Parameter(torch.zeros(replicas, 1, outputs * (heads if concat else 1)))
 
-    def reset_parameters(self, noise: Noise, place: str) -> None:
-        """Draw Glorot weights; set biases to zero."""
-        for name in ("weight", "center", "neighbor"):
-            draw_glorot(getattr(self, name), noise, f"{place}.{name}")
-        self.bias.zero_()
-
     def forward(
         self,
         edges: EdgePattern,
@@ -91,14 +85,14 @@ class GATConvolution(Initialised):
         return joined + self.bias
 
 
-class GAT(NodeModel):
+class GAT(Baseline):
     """H⁽ˡ⁾ = ELU of :class:`GATConvolution` of H⁽ˡ⁻¹⁾; the last averages its heads, without ELU.
 
     The paper drops entries of every layer's input, here of the attributes whole columns.
     """
 
     def __init__(self, task: TrainingTask) -> None:
-        super().__init__()
+        super().__init__(task)
         first, replicas = task.settings[0], len(task.replicas)
         heads, width = first.heads, -(-first.hidden_dim // first.heads)
         *hidden, last = [task.graph.num_features, *[heads * width] * (first.layers - 1)]
@@ -108,14 +102,12 @@ class GAT(NodeModel):
         self.convolve.append(
             GATConvolution(replicas, last, task.num_classes, first.output_heads, concat=False)
         )
-        self.input_rate = task.drop_rate("attributes_dropout")
         self.attention_rate = task.drop_rate("attention_dropout")
-        self.drop_rate = task.drop_rate("dropout")
 
     @override
     def outputs(self, inputs: Mapping[str, Any], noise: Noise | None, *, penalties: bool) -> Output:
         hidden, edges = inputs["attributes"], inputs["edges"]
-        columns = column_factors(hidden.width, self.input_rate, noise, "attributes")
+        columns = self.column_factors(hidden, noise)
         for number, layer in enumerate(self.convolve):
             if number:
                 hidden = dropout(functional.elu(hidden), self.drop_rate, noise, f"hidden.{number}")

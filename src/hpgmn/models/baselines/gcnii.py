@@ -12,13 +12,12 @@ from torch import Tensor, nn
 from typing_extensions import override
 
 from hpgmn.base.randomness import DropRate, Noise, relu_dropout
-from hpgmn.base.settings import setting
-from hpgmn.base.sparse import SparseMatrix
+from hpgmn.base.settings import rate_setting, setting, share_setting
+from hpgmn.base.sparse import SparseMatrix, transition
 from hpgmn.graph import Graph
-from hpgmn.models.baselines.baseline import GraphSettings, attributes_input
-from hpgmn.models.layers import Initialised, Linear, NodeModel, Output, StatisticLinear, draw_glorot
-from hpgmn.models.stage import ModelEntry, Parameters, TrainingStage, TrainingTask, main_stage
-from hpgmn.statistics.diffusion import transition
+from hpgmn.models.baselines.baseline import Baseline, GraphSettings, attributes_input, single_stage
+from hpgmn.models.layers import Initialised, Linear, Output, StatisticLinear
+from hpgmn.models.stage import ModelEntry, TrainingTask
 from hpgmn.statistics.operators import join_replicas, split_replicas
 
 
@@ -27,25 +26,16 @@ class GCNIISettings(GraphSettings):
     """Settings of GCNII."""
 
     layers: int = setting(8, "number of convolutions", low=1, high=64)
-    initial_share: float = setting(
-        0.1,
-        "share of the first layer's state in every convolution",
-        low=0.0,
-        high=1.0,
-        per_replica=True,
+    initial_share: float = share_setting(
+        0.1, "share of the first layer's state in every convolution"
     )
-    identity_strength: float = setting(
-        0.5,
-        "decay of the weights towards the identity: layer l has log(1 + strength / l) of them",
-        low=0.0,
-        per_replica=True,
+    identity_strength: float = rate_setting(
+        0.5, "decay of the weights towards the identity: layer l has log(1 + strength / l) of them"
     )
     shared_weights: bool = setting(
         True, "one matrix for neighbours and first layer; false: one each, as GCNII*"
     )
-    convolution_weight_decay: float = setting(
-        0.01, "weight decay of the convolutions", low=0.0, per_replica=True
-    )
+    convolution_weight_decay: float = rate_setting(0.01, "weight decay of the convolutions")
 
 
 class _ScaledReLU(torch.autograd.Function):
@@ -87,12 +77,6 @@ class DeepConvolutions(Initialised):
         self.strength = torch.log1p(theta.unsqueeze(1) / depth)[..., None, None]
         self.identity = torch.eye(first.hidden_dim, device=device)
 
-    def reset_parameters(self, noise: Noise, place: str) -> None:
-        """Draw Glorot weights."""
-        draw_glorot(self.weight, noise, f"{place}.weight")
-        if self.initial_weight is not None:
-            draw_glorot(self.initial_weight, noise, f"{place}.initial_weight")
-
     def forward(
         self, propagation: SparseMatrix, initial: Tensor, noise: Noise | None, place: str
     ) -> Tensor:
@@ -126,7 +110,7 @@ class DeepConvolutions(Initialised):
         return result
 
 
-class GCNII(NodeModel):
+class GCNII(Baseline):
     """H⁽⁰⁾ = ReLU(X·W + b), :class:`DeepConvolutions`, logits = H⁽ᴸ⁾·W' + b'; P = D̃^-½·(A+I)·D̃^-½.
 
     Differs from the authors' code in the input's dropout, which drops whole columns, in Glorot's
@@ -136,14 +120,12 @@ class GCNII(NodeModel):
     """
 
     def __init__(self, task: TrainingTask) -> None:
-        super().__init__()
+        super().__init__(task)
         settings: list[GCNIISettings] = task.settings
         width = settings[0].hidden_dim
         self.encode = StatisticLinear(len(settings), task.graph.num_features, width)
         self.convolve = DeepConvolutions(settings, task.device)
         self.classify = Linear(len(settings), width, task.num_classes)
-        self.input_rate = task.drop_rate("attributes_dropout")
-        self.drop_rate = task.drop_rate("dropout")
 
     @override
     def outputs(self, inputs: Mapping[str, Any], noise: Noise | None, *, penalties: bool) -> Output:
@@ -153,23 +135,13 @@ class GCNII(NodeModel):
         return Output(self.classify(hidden))
 
 
-def _propagation(task: TrainingTask) -> SparseMatrix:
-    """P, rows and columns normalised by the degree of the edges read."""
+def _inputs(task: TrainingTask) -> dict[str, Any]:
+    """The attributes, and P with rows and columns normalised by the degree of the edges read."""
     adjacency = task.statistics.adjacency(task.settings[0].neighbors)
     matrix = transition(adjacency, "row", 1.0)
     roots = np.sqrt(1 + np.asarray(adjacency.sum(axis=1), dtype=np.float32).reshape(-1))
     matrix.data *= np.repeat(roots, np.diff(matrix.indptr)) / roots[matrix.indices]
-    return SparseMatrix(matrix, task.device)
-
-
-def _main(task: TrainingTask, done: Mapping[str, Parameters]) -> TrainingStage:
-    rates = task.rates("lr", "convolution_weight_decay")
-    return main_stage(
-        task,
-        GCNII(task),
-        attributes_input(task) | {"propagation": _propagation(task)},
-        own_rates={"convolve.": rates},
-    )
+    return attributes_input(task) | {"propagation": SparseMatrix(matrix, task.device)}
 
 
 def _floats(graph: Graph, settings: GCNIISettings) -> tuple[int, int]:
@@ -178,4 +150,5 @@ def _floats(graph: Graph, settings: GCNIISettings) -> tuple[int, int]:
     return graph.num_features * width + matrices, width * (layers * 5 // 4 + 12)
 
 
-ENTRY = ModelEntry("gcnii", GCNIISettings, {"main": _main}, _floats)
+_STAGES = single_stage(GCNII, _inputs, own_rates={"convolve.": ("lr", "convolution_weight_decay")})
+ENTRY = ModelEntry("gcnii", GCNIISettings, _STAGES, _floats)

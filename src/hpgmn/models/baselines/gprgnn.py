@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, cast
 
 import numpy as np
@@ -12,20 +13,19 @@ from torch import Tensor, nn
 from typing_extensions import override
 
 from hpgmn.base.randomness import Noise, dropout
-from hpgmn.base.settings import dropout_setting, setting
+from hpgmn.base.settings import dropout_setting, rate_setting, setting, share_setting
 from hpgmn.base.sparse import SparseMatrix
 from hpgmn.graph import Graph
-from hpgmn.models.baselines.baseline import GraphSettings, layer_widths, propagation_inputs
-from hpgmn.models.layers import Initialised, NodeModel, Output, StatisticMLP
-from hpgmn.models.propagated import appnp_weights
-from hpgmn.models.stage import (
-    ModelEntry,
-    Parameters,
-    TrainingStage,
-    TrainingTask,
-    default_floats,
-    main_stage,
+from hpgmn.models.baselines.baseline import (
+    Baseline,
+    GraphSettings,
+    layer_widths,
+    propagation_inputs,
+    single_stage,
 )
+from hpgmn.models.layers import Initialised, Output, StatisticMLP
+from hpgmn.models.propagated import appnp_weights
+from hpgmn.models.stage import ModelEntry, TrainingTask, default_floats
 from hpgmn.statistics.operators import join_replicas, split_replicas
 
 
@@ -35,18 +35,14 @@ class GPRGNNSettings(GraphSettings):
 
     layers: int = setting(2, "layers of the MLP", low=1, high=8)
     rounds: int = setting(10, "the highest power of the adjacency", low=1, high=200)
-    teleport: float = setting(
-        0.1,
-        "the coefficients start as those of personalised PageRank with this teleport",
-        low=0.0,
-        high=1.0,
-        per_replica=True,
+    teleport: float = share_setting(
+        0.1, "the coefficients start as those of personalised PageRank with this teleport"
     )
     propagation_dropout: float = dropout_setting(
         0.5, "dropout of the MLP's logits before propagation"
     )
-    polynomial_weight_decay: float = setting(
-        0.0, "weight decay of the polynomial's coefficients", low=0.0, per_replica=True
+    polynomial_weight_decay: float = rate_setting(
+        0.0, "weight decay of the polynomial's coefficients"
     )
 
 
@@ -65,8 +61,8 @@ class Polynomial(Initialised):
         )
         self.coefficients = nn.Parameter(torch.zeros(len(teleports), rounds + 1))
 
+    @override
     def reset_parameters(self, noise: Noise, place: str) -> None:
-        """Start as personalised PageRank, without randomness."""
         self.coefficients.copy_(self.first)
 
     def forward(self, propagation: SparseMatrix, hidden: Tensor) -> Tensor:
@@ -114,7 +110,7 @@ def _over_columns(coefficients: Tensor, wide: Tensor) -> list[Tensor]:
     return list(coefficients.T.repeat_interleave(repeats, dim=1))
 
 
-class GPRGNN(NodeModel):
+class GPRGNN(Baseline):
     """Logits = Σ_k γ_k·Â^k·MLP(X), γ learned; Â = D̃^-½·(A + I)·D̃^-½.
 
     The input dropout of the source is of single entries, here of whole columns. The source, too,
@@ -122,11 +118,9 @@ class GPRGNN(NodeModel):
     """
 
     def __init__(self, task: TrainingTask) -> None:
-        super().__init__()
+        super().__init__(task)
         self.encode = StatisticMLP(len(task.replicas), layer_widths(task))
         self.polynomial = Polynomial(task.settings[0].rounds, task.values("teleport"))
-        self.input_rate = task.drop_rate("attributes_dropout")
-        self.drop_rate = task.drop_rate("dropout")
         self.propagation_rate = task.drop_rate("propagation_dropout")
 
     @override
@@ -138,15 +132,14 @@ class GPRGNN(NodeModel):
         return Output(self.polynomial(inputs["propagation"], start))
 
 
-def _main(task: TrainingTask, done: Mapping[str, Parameters]) -> TrainingStage:
-    rates = task.rates("lr", "polynomial_weight_decay")
-    inputs = propagation_inputs(task, self_loop=1.0)
-    return main_stage(task, GPRGNN(task), inputs, own_rates={"polynomial.": rates})
-
-
 def _floats(graph: Graph, settings: GPRGNNSettings) -> tuple[int, int]:
     parameters, per_node = default_floats(graph, settings)
     return parameters, per_node + 10 * max(graph.num_classes, 2)
 
 
-ENTRY = ModelEntry("gprgnn", GPRGNNSettings, {"main": _main}, _floats)
+_STAGES = single_stage(
+    GPRGNN,
+    partial(propagation_inputs, self_loop=1.0),
+    own_rates={"polynomial.": ("lr", "polynomial_weight_decay")},
+)
+ENTRY = ModelEntry("gprgnn", GPRGNNSettings, _STAGES, _floats)

@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from torch import nn
 from typing_extensions import override
 
-from hpgmn.base.randomness import Noise, column_factors
+from hpgmn.base.randomness import Noise
 from hpgmn.base.settings import setting
 from hpgmn.graph import Graph
 from hpgmn.models.baselines.baseline import (
+    Baseline,
     GraphSettings,
     layer_widths,
     propagation_inputs,
     single_stage,
+    stack_layers,
 )
-from hpgmn.models.layers import AggregationLinear, NodeModel, Output, convolve_layers, propagate
+from hpgmn.models.layers import AggregationLinear, Output, propagate
 from hpgmn.models.stage import ModelEntry, TrainingTask
 
 
@@ -31,7 +31,7 @@ class GraphSAGESettings(GraphSettings):
     layers: int = setting(2, "number of layers", low=1, high=16)
 
 
-class GraphSAGE(NodeModel):
+class GraphSAGE(Baseline):
     """h_v ← ReLU(W₁·h_v + W₂·mean of h_u over neighbours u + b), the last one without ReLU.
 
     The mean reads all neighbours; the paper samples some of them, and offers LSTM and pooling
@@ -40,22 +40,13 @@ class GraphSAGE(NodeModel):
     """
 
     def __init__(self, task: TrainingTask) -> None:
-        super().__init__()
-        self.convolve = nn.ModuleList(
-            AggregationLinear(len(task.replicas), inputs, outputs)
-            for inputs, outputs in itertools.pairwise(layer_widths(task))
-        )
-        self.input_rate = task.drop_rate("attributes_dropout")
-        self.drop_rate = task.drop_rate("dropout")
+        super().__init__(task)
+        self.convolve = stack_layers(AggregationLinear, len(task.replicas), layer_widths(task))
 
     @override
     def outputs(self, inputs: Mapping[str, Any], noise: Noise | None, *, penalties: bool) -> Output:
         attributes, mean = inputs["attributes"], partial(propagate, inputs["propagation"])
-        columns = column_factors(attributes.width, self.input_rate, noise, "attributes")
-        logits = convolve_layers(
-            self.convolve, mean, attributes, columns, self.drop_rate, noise, "hidden"
-        )
-        return Output(logits)
+        return Output(self.apply_layers(self.convolve, mean, attributes, noise))
 
 
 def _floats(graph: Graph, settings: GraphSAGESettings) -> tuple[int, int]:

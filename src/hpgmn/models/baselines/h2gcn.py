@@ -14,8 +14,8 @@ from hpgmn.base.randomness import Noise, dropout
 from hpgmn.base.settings import setting
 from hpgmn.base.sparse import SparseMatrix
 from hpgmn.graph import Graph
-from hpgmn.models.baselines.baseline import GraphSettings, attributes_input, single_stage
-from hpgmn.models.layers import Linear, NodeModel, Output, StatisticLinear, propagate
+from hpgmn.models.baselines.baseline import Baseline, GraphSettings, attributes_input, single_stage
+from hpgmn.models.layers import Linear, Output, StatisticLinear, propagate
 from hpgmn.models.stage import ModelEntry, TrainingTask
 
 
@@ -26,7 +26,7 @@ class H2GCNSettings(GraphSettings):
     rounds: int = setting(2, "rounds of neighbourhood aggregation", low=1, high=2)
 
 
-class H2GCN(NodeModel):
+class H2GCN(Baseline):
     """H⁰ = ReLU(X·W), Hᵏ = [Â₁·Hᵏ⁻¹ ‖ Â₂·Hᵏ⁻¹], logits = dropout([H⁰ ‖ … ‖ H^K])·W'.
 
     Â₁ has the neighbours and Â₂ the nodes exactly two steps away, neither the node itself, each
@@ -39,13 +39,11 @@ class H2GCN(NodeModel):
     """
 
     def __init__(self, task: TrainingTask) -> None:
-        super().__init__()
+        super().__init__(task)
         first, replicas = task.settings[0], len(task.replicas)
         width, self.rounds = first.hidden_dim, first.rounds
         self.encode = StatisticLinear(replicas, task.graph.num_features, width)
         self.classify = Linear(replicas, parts(self.rounds) * width, task.num_classes)
-        self.input_rate = task.drop_rate("attributes_dropout")
-        self.drop_rate = task.drop_rate("dropout")
 
     @override
     def outputs(self, inputs: Mapping[str, Any], noise: Noise | None, *, penalties: bool) -> Output:

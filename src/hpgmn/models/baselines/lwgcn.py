@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,34 +16,24 @@ from torch import Tensor, nn
 from typing_extensions import override
 
 from hpgmn.base.metrics import class_loss
-from hpgmn.base.randomness import Noise, column_factors, relu_dropout
-from hpgmn.base.settings import setting
-from hpgmn.base.sparse import SparseMatrix, block_diagonal
+from hpgmn.base.randomness import Noise, relu_dropout
+from hpgmn.base.settings import rate_setting, setting, share_setting
+from hpgmn.base.sparse import SparseMatrix, block_diagonal, scale_attributes
 from hpgmn.graph import Array, Graph
 from hpgmn.models.baselines import gcnii
-from hpgmn.models.baselines.baseline import GraphSettings, attributes_input
-from hpgmn.models.hpgmn import EstimatorSettings, estimated_labels, estimator_stage
-from hpgmn.models.layers import (
-    MLP,
-    Initialised,
-    NodeModel,
-    Output,
-    StatisticLinear,
-    draw_glorot,
-    product,
-)
+from hpgmn.models.baselines.baseline import Baseline, GraphSettings, attributes_input, stack_layers
+from hpgmn.models.hpgmn import EstimatorSettings, estimated_labels, estimator_stage, stage_logits
+from hpgmn.models.layers import MLP, Affine, Initialised, Output, StatisticLinear, product
 from hpgmn.models.stage import (
     ModelEntry,
     Parameters,
     Rates,
     TrainingStage,
     TrainingTask,
-    load_parameters,
     main_stage,
 )
 from hpgmn.statistics.labelwise import FactoredMeans, averaging_matrix
 from hpgmn.statistics.operators import Statistic, take_nodes, with_columns
-from hpgmn.statistics.scaling import scale_attributes
 
 logger = logging.getLogger(__name__)
 
@@ -63,19 +53,13 @@ class LWGCNSettings(EstimatorSettings, GraphSettings):
         "mix the predictions with those of a GCNII; fits two weights to the VALIDATION labels, "
         "so that validation scores are no longer of unseen labels",
     )
-    mixing_lr: float = setting(
-        0.1, "learning rate of the two weights of mix_gcnii", low=0.0, per_replica=True
-    )
+    mixing_lr: float = rate_setting(0.1, "learning rate of the two weights of mix_gcnii")
     gcnii_layers: int = setting(2, "convolutions of the GCNII of mix_gcnii", low=1, high=64)
-    gcnii_initial_share: float = setting(
-        0.1,
-        "share of the first layer's state in that GCNII's convolutions",
-        low=0.0,
-        high=1.0,
-        per_replica=True,
+    gcnii_initial_share: float = share_setting(
+        0.1, "share of the first layer's state in that GCNII's convolutions"
     )
-    gcnii_identity_strength: float = setting(
-        0.5, "decay of that GCNII's weights towards the identity", low=0.0, per_replica=True
+    gcnii_identity_strength: float = rate_setting(
+        0.5, "decay of that GCNII's weights towards the identity"
     )
     gcnii_epochs: int = setting(400, "most epochs of that GCNII", low=1)
     gcnii_patience: int = setting(
@@ -164,24 +148,12 @@ class LabelwiseStates(Statistic):
         return self.times(identity.expand(self.by_class.shape[0], -1, -1))[replica, nodes]
 
 
-class LabelwiseConvolution(Initialised):
-    """y = [Â_1·x ‖ … ‖ Â_C·x ‖ x]·W + b.
-
-    Args:
-        inputs: width of x.
-        outputs: width of y.
-    """
+class LabelwiseConvolution(Affine):
+    """y = [Â_1·x ‖ … ‖ Â_C·x ‖ x]·W + b; ``inputs`` is the width of x."""
 
     def __init__(self, replicas: int, inputs: int, outputs: int, num_classes: int) -> None:
-        super().__init__()
+        super().__init__(replicas, (num_classes + 1) * inputs, outputs)
         self.inputs, self.num_classes = inputs, num_classes
-        self.weight = nn.Parameter(torch.zeros(replicas, (num_classes + 1) * inputs, outputs))
-        self.bias = nn.Parameter(torch.zeros(replicas, 1, outputs))
-
-    def reset_parameters(self, noise: Noise, place: str) -> None:
-        """Draw Glorot weights; set biases to zero."""
-        draw_glorot(self.weight, noise, f"{place}.weight")
-        self.bias.zero_()
 
     def forward(
         self, means: Statistic, x: Statistic | Tensor, columns: Tensor | None = None
@@ -200,8 +172,8 @@ class Mixture(Initialised):
         super().__init__()
         self.scores = nn.Parameter(torch.zeros(replicas, 2))
 
+    @override
     def reset_parameters(self, noise: Noise, place: str) -> None:
-        """Start with equal weights."""
         self.scores.zero_()
 
     def forward(self, left: Tensor, right: Tensor) -> Tensor:
@@ -210,7 +182,7 @@ class Mixture(Initialised):
         return first * left.log_softmax(dim=-1) + second * right.log_softmax(dim=-1)
 
 
-class LWGCN(NodeModel):
+class LWGCN(Baseline):
     """H⁽ˡ⁾ = ReLU([Â_1·H⁽ˡ⁻¹⁾ ‖ … ‖ Â_C·H⁽ˡ⁻¹⁾ ‖ H⁽ˡ⁻¹⁾]·W_l + b_l), Â_c the mean over class c.
 
     A neighbour's class is its train label, or its pseudo-label from the label estimator.
@@ -230,7 +202,7 @@ class LWGCN(NodeModel):
     """
 
     def __init__(self, task: TrainingTask) -> None:
-        super().__init__()
+        super().__init__(task)
         first, replicas = task.settings[0], len(task.replicas)
         width, classes = first.hidden_dim, task.num_classes
         self.encode: StatisticLinear | None = None
@@ -241,13 +213,9 @@ class LWGCN(NodeModel):
             widths = [width] * (first.layers + 1)
             self.encode = StatisticLinear(replicas, task.graph.num_features, width)
             self.classify = MLP(replicas, [sum(widths), width, classes])
-        self.convolve = nn.ModuleList(
-            LabelwiseConvolution(replicas, inputs, outputs, classes)
-            for inputs, outputs in itertools.pairwise(widths)
-        )
+        layer = partial(LabelwiseConvolution, num_classes=classes)
+        self.convolve = stack_layers(layer, replicas, widths)
         self.mix = Mixture(replicas) if first.mix_gcnii else None
-        self.input_rate = task.drop_rate("attributes_dropout")
-        self.drop_rate = task.drop_rate("dropout")
 
     @override
     def outputs(self, inputs: Mapping[str, Any], noise: Noise | None, *, penalties: bool) -> Output:
@@ -274,7 +242,7 @@ class LWGCN(NodeModel):
             together = torch.cat(states, dim=-1)
             result: Tensor = self.classify(together, self.drop_rate, noise, "classify")
             return result
-        columns = column_factors(attributes.width, self.input_rate, noise, "attributes")
+        columns = self.column_factors(attributes, noise)
         start, *rest = self.convolve
         hidden: Tensor = start(inputs["attribute_means"], attributes, columns)
         for number, layer in enumerate(rest, start=1):
@@ -319,18 +287,17 @@ def _main(task: TrainingTask, done: Mapping[str, Parameters]) -> TrainingStage:
     inputs = attributes_input(task) | {"means": means}
     if first.form == "direct":
         x = scale_attributes(task.graph.x, first.attributes_scaling)
-        inputs["attribute_means"] = (
-            FactoredMeans(adjacency, x, labels, task.num_classes, device=device)
-            if sp.issparse(x)
-            else LabelwiseStates(means, _tensor(x, device).expand(len(settings), -1, -1))
-        )
+        if sp.issparse(x):
+            inputs["attribute_means"] = FactoredMeans(
+                adjacency, x, labels, task.num_classes, device=device
+            )
+        else:
+            dense = torch.tensor(x, dtype=torch.float32, device=device)
+            inputs["attribute_means"] = LabelwiseStates(means, dense.expand(len(labels), -1, -1))
     if not first.mix_gcnii:
         return main_stage(task, LWGCN(task), inputs)
-    stage = gcnii.ENTRY.stages["main"](_gcnii_task(task), {})
-    partner = stage.model.to(device)
-    load_parameters(partner, done["gcnii"])
-    with torch.no_grad():
-        inputs["gcnii"] = partner(stage.inputs).logits
+    gcnii_stage = gcnii.ENTRY.stages["main"](_gcnii_task(task), {})
+    inputs["gcnii"] = stage_logits(task, gcnii_stage, done["gcnii"])
     inputs["val_labels"] = torch.from_numpy(task.val_labels).to(device)
     return main_stage(
         task,
@@ -339,10 +306,6 @@ def _main(task: TrainingTask, done: Mapping[str, Parameters]) -> TrainingStage:
         penalty_weights={"mixing": [1.0] * len(settings)},
         own_rates={"mix.": Rates(task.values("mixing_lr"), [0.0] * len(settings))},
     )
-
-
-def _tensor(x: Array, device: torch.device) -> Tensor:
-    return torch.from_numpy(np.require(x, np.float32, ["C", "W"])).to(device)
 
 
 def _floats(graph: Graph, settings: LWGCNSettings) -> tuple[int, int]:

@@ -11,12 +11,17 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
-from hpgmn.base.randomness import Noise, column_factors, relu_dropout
+from hpgmn.base.randomness import Noise, relu_dropout
 from hpgmn.base.settings import setting
 from hpgmn.base.sparse import SparseMatrix
 from hpgmn.graph import Graph
-from hpgmn.models.baselines.baseline import GraphSettings, propagation_inputs, single_stage
-from hpgmn.models.layers import Linear, NodeModel, Output, TermWeights, product, propagate
+from hpgmn.models.baselines.baseline import (
+    Baseline,
+    GraphSettings,
+    propagation_inputs,
+    single_stage,
+)
+from hpgmn.models.layers import Linear, Output, TermWeights, product, propagate
 from hpgmn.models.stage import ModelEntry, TrainingTask
 from hpgmn.statistics.operators import Statistic
 
@@ -58,7 +63,7 @@ class MixHopConvolution(TermWeights):
         return torch.cat([*parts, rest], dim=-1) + self.bias
 
 
-class MixHop(NodeModel):
+class MixHop(Baseline):
     """H⁽ˡ⁾ = ReLU([H⁽ˡ⁻¹⁾·W_l0 ‖ Â·H⁽ˡ⁻¹⁾·W_l1 ‖ …] + b_l), logits = H⁽ᴸ⁾·W + b.
 
     Â = D̃^-½·(A + I)·D̃^-½. The classifier is linear; the paper's code sums groups of the last
@@ -67,7 +72,7 @@ class MixHop(NodeModel):
     """
 
     def __init__(self, task: TrainingTask) -> None:
-        super().__init__()
+        super().__init__(task)
         first, replicas = task.settings[0], len(task.replicas)
         wide = first.hidden_dim * (first.powers + 1)
         self.convolve = nn.ModuleList(
@@ -75,13 +80,11 @@ class MixHop(NodeModel):
             for inputs in [task.graph.num_features, *[wide] * (first.layers - 1)]
         )
         self.classify = Linear(replicas, wide, task.num_classes)
-        self.input_rate = task.drop_rate("attributes_dropout")
-        self.drop_rate = task.drop_rate("dropout")
 
     @override
     def outputs(self, inputs: Mapping[str, Any], noise: Noise | None, *, penalties: bool) -> Output:
         hidden, propagation = inputs["attributes"], inputs["propagation"]
-        columns = column_factors(hidden.width, self.input_rate, noise, "attributes")
+        columns = self.column_factors(hidden, noise)
         for number, layer in enumerate(self.convolve, start=1):
             hidden = layer(propagation, hidden, columns)
             hidden = relu_dropout(hidden, self.drop_rate, noise, f"hidden.{number}")

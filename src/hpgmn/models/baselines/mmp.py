@@ -11,19 +11,24 @@ from torch import Tensor, nn
 from typing_extensions import override
 
 from hpgmn.base.randomness import Noise, dropout
-from hpgmn.base.settings import dropout_setting, setting
+from hpgmn.base.settings import inherited_setting, rate_setting, setting
 from hpgmn.graph import Graph
-from hpgmn.models.baselines.baseline import GraphSettings, propagation_inputs
-from hpgmn.models.layers import Convolution, Linear, NodeModel, Output, StatisticLinear
-from hpgmn.models.stage import ModelEntry, Parameters, TrainingStage, TrainingTask, main_stage
+from hpgmn.models.baselines.baseline import (
+    Baseline,
+    GraphSettings,
+    propagation_inputs,
+    single_stage,
+)
+from hpgmn.models.layers import Convolution, Linear, Output, StatisticLinear
+from hpgmn.models.stage import ModelEntry, TrainingTask
 
 
 @dataclass(frozen=True, kw_only=True)
 class MMPSettings(GraphSettings):
     """Settings of MMP."""
 
-    lr: float = setting(0.05, "learning rate of Adam", low=0.0, per_replica=True)
-    attributes_dropout: float = dropout_setting(0.5, "dropout of whole columns of the attributes")
+    lr: float = inherited_setting(GraphSettings, "lr", 0.05)
+    attributes_dropout: float = inherited_setting(GraphSettings, "attributes_dropout", 0.5)
     layers: int = setting(2, "rounds of message passing", low=1, high=16)
     normalization: str = setting(
         "symmetric",
@@ -34,12 +39,10 @@ class MMPSettings(GraphSettings):
     keep_gate: bool = setting(
         True, "whether the memory takes up a share of the node's state; false: the released code"
     )
-    cosine_weight: float = setting(
-        0.0, "weight of the similarity of state and memory", low=0.0, per_replica=True
-    )
+    cosine_weight: float = rate_setting(0.0, "weight of the similarity of state and memory")
 
 
-class MMP(NodeModel):
+class MMP(Baseline):
     """h = m = ReLU(X·W); each layer c = Â·m·W_l + b_l, h ← a₁·h + a₂·c, m ← a₃·h + a₄·c.
 
     The gates (a₁ … a₄) = sigmoid(dropout([h ‖ c])·W_g + b_g) are four numbers per node, and both
@@ -50,7 +53,7 @@ class MMP(NodeModel):
     """
 
     def __init__(self, task: TrainingTask) -> None:
-        super().__init__()
+        super().__init__(task)
         first, replicas = task.settings[0], len(task.replicas)
         width = first.hidden_dim
         self.encode = StatisticLinear(replicas, task.graph.num_features, width)
@@ -59,8 +62,6 @@ class MMP(NodeModel):
         )
         self.gate = Linear(replicas, 2 * width, 4 if first.keep_gate else 3)
         self.classify = Linear(replicas, width, task.num_classes)
-        self.input_rate = task.drop_rate("attributes_dropout")
-        self.drop_rate = task.drop_rate("dropout")
 
     @override
     def outputs(self, inputs: Mapping[str, Any], noise: Noise | None, *, penalties: bool) -> Output:
@@ -98,14 +99,9 @@ def cosine(left: Tensor, right: Tensor) -> Tensor:
     return torch.where(known, (left * right).sum(dim=-1) / lengths, 0.0)
 
 
-def _main(task: TrainingTask, done: Mapping[str, Parameters]) -> TrainingStage:
+def _inputs(task: TrainingTask) -> dict[str, Any]:
     first: MMPSettings = task.settings[0]
-    return main_stage(
-        task,
-        MMP(task),
-        propagation_inputs(task, first.self_loop, first.normalization),
-        penalty_weights={"cosine": task.values("cosine_weight")},
-    )
+    return propagation_inputs(task, first.self_loop, first.normalization)
 
 
 def _floats(graph: Graph, settings: MMPSettings) -> tuple[int, int]:
@@ -114,4 +110,4 @@ def _floats(graph: Graph, settings: MMPSettings) -> tuple[int, int]:
     return parameters, width * (20 * settings.layers + 12)
 
 
-ENTRY = ModelEntry("mmp", MMPSettings, {"main": _main}, _floats)
+ENTRY = ModelEntry("mmp", MMPSettings, single_stage(MMP, _inputs, penalties=["cosine"]), _floats)
