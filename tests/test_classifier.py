@@ -22,7 +22,7 @@ from hpgmn.base.errors import GraphError, SettingError
 from hpgmn.base.metrics import fit_temperature
 from hpgmn.models import MODELS
 from hpgmn.models.hpgmn import HPGMNSettings
-from hpgmn.runs.fit import train_folder
+from hpgmn.runs.fit import fit_run
 from hpgmn.runs.spec import RunSpec
 
 TINY: dict[str, Any] = {
@@ -318,7 +318,7 @@ def test_a_run_folder_is_loaded_by_its_first_replica(small_graph, tmp_path):
     graph = changed(small_graph, y=small_graph.y % 2)
     settings = TINY | {"statistics": list(TINY["statistics"])}
     spec = RunSpec("small", "hpgmn", settings, splits=(1, 0), seeds=2, metric="roc_auc")
-    train_folder(spec, graph, tmp_path)
+    fit_run(spec, graph, tmp_path)
     loaded = HPGMNClassifier.load(tmp_path)
     assert (loaded.seed, loaded.metric) == (0, "roc_auc")
     alone = classifier(metric="roc_auc").fit(graph, split=1)

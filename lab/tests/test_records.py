@@ -4,10 +4,8 @@ import pytest
 
 from hpgmn.base.errors import HPGMNError
 from hpgmn.evaluation.scores import Difference
-from hpgmn_lab.paper import Published
 from hpgmn_lab.records import (
     difference_text,
-    published_text,
     read_named,
     read_runs,
     score_text,
@@ -71,5 +69,3 @@ def test_numbers_as_text():
     assert difference_text(None) == "–"
     assert difference_text(Difference(-0.0312, None, None, 1, "splits")) == "-3.1"
     assert difference_text(Difference(0.01, -0.02, 0.04, 9, "splits")) == "+1.0 (-2.0 to +4.0)"
-    assert published_text(Published(85.12, 4.0)) == "85.1 ± 4.0"
-    assert published_text(Published(85.12, None)) == "85.1"

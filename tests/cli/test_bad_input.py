@@ -438,5 +438,5 @@ def test_evaluate_needs_test_nodes(hpgmn, refused, write_arrays, tiny):
 def test_a_training_that_diverges_is_told(hpgmn, graph_file, tiny):
     answer = hpgmn("train", graph_file, *tiny(lr=1e38, estimator_lr=1e38), "--out", "run")
     assert answer.code == 2
-    assert "was never finite" in answer.err
-    assert "Lower estimator_lr" in answer.err
+    assert "Stage 'estimator' diverged in " in answer.err
+    assert "Lower it (--set estimator_lr=...)" in answer.err

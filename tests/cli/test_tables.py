@@ -103,7 +103,7 @@ def test_a_folder_is_trained_and_its_columns_are_printed(train, hpgmn, folder):
         "nodes.csv: standardised: 'age'.",
         "nodes.csv: dates as days, standardised: 'joined'.",
         "nodes.csv: one attribute for each word: 'region', 'team'.",
-        "Graph 'people' has no splits and gets 10 random ones 60/20/20, stratified, seeds 0 to 9.",
+        "Graph 'people' has no splits; using 10 random splits 60/20/20, stratified, seeds 0 to 9.",
     ):
         assert line in answer.err.splitlines()
     assert "Warning: nodes.csv: 'bio': free text or names, left out." in answer.err

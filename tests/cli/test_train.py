@@ -569,7 +569,7 @@ def test_what_was_said_of_the_tables_is_kept(hpgmn, tiny, tmp_path):
         assert any(line in warning for warning in metrics_of(Path("run"))["warnings"])
         assert f"WARNING {line}" in log
     assert "id is 'id', label is 'label'" in log
-    assert "gets 10 random ones" in log
+    assert "using 10 random splits" in log
     assert "accuracy says little" in Path("run/report.html").read_text(encoding="utf-8")
 
 

@@ -15,12 +15,12 @@ from hpgmn.base.metrics import accuracy
 from hpgmn.base.settings import make_settings
 from hpgmn.graph.synthetic import trading_network
 from hpgmn.models import MODELS
-from hpgmn.models.stage import Replica, make_task
+from hpgmn.models.stage import Replica, logits, make_task
 from hpgmn.statistics import STATISTICS, LocalStatistics, StatisticsSettings
-from hpgmn.training import replay, stage_runner, trainer
+from hpgmn.training import replay, trainer
 from hpgmn.training.stage_runner import StageRunner
 from hpgmn.training.state import TrainState
-from hpgmn.training.trainer import logits, train
+from hpgmn.training.trainer import train
 
 pytestmark = [
     pytest.mark.gpu,
@@ -71,8 +71,7 @@ def recordings(monkeypatch):
         made.append(real(make))
         return made[-1]
 
-    monkeypatch.setattr(trainer, "attempt", watched)
-    monkeypatch.setattr(stage_runner, "attempt", watched)
+    monkeypatch.setattr(replay, "attempt", watched)
     return made
 
 

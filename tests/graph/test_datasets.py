@@ -198,7 +198,7 @@ def test_a_folder_of_tables_is_a_graph(tmp_path):
     assert graph.splits is not None
     assert len(graph.splits) == 10
     assert lines[0] == "nodes.csv: id is 'id', label is 'label'; 1 more column: age."
-    assert lines[-1].startswith("Graph 'mine' has no splits and gets 10 random ones 60/20/20")
+    assert lines[-1].startswith("Graph 'mine' has no splits; using 10 random splits 60/20/20")
     raw = load(tmp_path / "mine", prepare=False, directed=False)
     assert raw.x[:, 0].tolist() == list(range(10))
     assert raw.preparation is None
@@ -285,7 +285,7 @@ def test_own_graph_without_splits_gets_stratified_ones(tmp_path, caplog):
         splits = load(tmp_path / "mine.npz").splits
     assert splits is not None
     np.testing.assert_array_equal(splits.val, random_splits(graph, stratified=True).val)
-    assert "Graph 'mine' has no splits and gets 10 random ones 60/20/20, strat" in caplog.text
+    assert "Graph 'mine' has no splits; using 10 random splits 60/20/20, strat" in caplog.text
 
 
 def test_stored_splits_are_kept(tmp_path):

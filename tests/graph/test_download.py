@@ -78,7 +78,7 @@ def small_data(**changes):
 def small_dataset(num_edges=4, **how):
     options = {"directed": True} | how
     spec = Download("Fake", {"name": "Small"}, **options)
-    return Dataset("small", 6, num_edges, 10, 2, None, "accuracy", "a test", download=spec)
+    return Dataset("small", 6, num_edges, 10, 2, "accuracy", "a test", download=spec)
 
 
 @pytest.fixture

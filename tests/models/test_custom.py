@@ -17,11 +17,11 @@ from hpgmn.graph import Graph
 from hpgmn.models import MODELS, find_model, is_custom
 from hpgmn.models.custom import custom_model
 from hpgmn.models.layers import initialise
-from hpgmn.models.stage import Replica, make_task
-from hpgmn.training.checkpoint import read_state, write_state
+from hpgmn.models.stage import Replica, logits, make_task
 from hpgmn.training.replicas import fit_replicas, replica_bytes
 from hpgmn.training.saved import SavedModel
-from hpgmn.training.trainer import logits, train
+from hpgmn.training.state import read_state, write_state
+from hpgmn.training.trainer import train
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 

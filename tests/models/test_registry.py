@@ -14,11 +14,11 @@ from hpgmn.base.errors import HPGMNError
 from hpgmn.base.settings import make_settings
 from hpgmn.graph import Graph
 from hpgmn.models import MODELS, find_model
-from hpgmn.models.stage import Replica, make_task
-from hpgmn.training.checkpoint import read_state, write_state
+from hpgmn.models.stage import Replica, logits, make_task
 from hpgmn.training.replicas import fit_replicas
 from hpgmn.training.saved import SavedModel
-from hpgmn.training.trainer import logits, train
+from hpgmn.training.state import read_state, write_state
+from hpgmn.training.trainer import train
 
 REPRESENTATIVES = ("hpgmn", "hpgmn-appnp", "gcn", "bmgcn")  # the fast suite's, of every structure
 every_model = pytest.mark.parametrize("name", list(MODELS))

@@ -20,7 +20,7 @@ from hpgmn.cli import main
 from hpgmn.graph import Graph
 from hpgmn.graph.files import write_graph
 from hpgmn.models import MODELS
-from hpgmn.runs.fit import train_folder
+from hpgmn.runs.fit import fit_run
 from hpgmn.runs.folder import prepare_folder
 from hpgmn.runs.spec import RunSpec
 from hpgmn.training.checkpoint import _checksum
@@ -63,7 +63,7 @@ def trained(tmp_path_factory):
             spec = RunSpec(str(folder / "graph.npz"), name, settings, (0,))
             where = folder / ("run" if name == "hpgmn" else name)
             prepare_folder(where, spec, resume=False, overwrite=False)
-            train_folder(spec, small(), where)
+            fit_run(spec, small(), where)
         shards = [
             "shard",
             "graph.npz",

@@ -15,7 +15,7 @@ import torch
 import hpgmn as package
 from hpgmn.base.errors import HPGMNError
 from hpgmn.graph import Graph
-from hpgmn.runs.outputs import guessed_labels, read_metrics, used_ids
+from hpgmn.runs.outputs import read_metrics, read_pseudo_labels, read_used_ids
 from hpgmn.runs.report_data import read_report_data
 from hpgmn.shards import Shards, shard
 from hpgmn.statistics import StatisticsSettings
@@ -100,13 +100,13 @@ def predictions(graph, folder):
     names = package.read_graph(folder / "made" / "g.npz").class_names
 
     def read(path):
-        return [guessed_labels(path, names, split).tolist() for split in (0, 1)]
+        return [read_pseudo_labels(path, names, split).tolist() for split in (0, 1)]
 
     return folder / "made" / "run" / "predictions.parquet", read
 
 
 def used_nodes(graph, folder):
-    return predictions(graph, folder)[0], used_ids
+    return predictions(graph, folder)[0], read_used_ids
 
 
 def confusion(graph, folder):

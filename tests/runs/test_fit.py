@@ -21,11 +21,11 @@ from hpgmn.graph import Graph, Split
 from hpgmn.models.hpgmn import HPGMNSettings
 from hpgmn.models.stage import Replica
 from hpgmn.runs import fit as module
-from hpgmn.runs.fit import make_monitor, train_folder
+from hpgmn.runs.fit import fit_run, make_monitor
 from hpgmn.runs.folder import prepare_folder, write_config
 from hpgmn.runs.outputs import read_metrics, roles
 from hpgmn.runs.spec import RunSpec
-from hpgmn.training.checkpoint import read_tensors, write_tensors
+from hpgmn.training.checkpoint import read_seconds, read_tensors, write_tensors
 from hpgmn.training.replicas import Fitted, Progress
 from hpgmn.training.saved import SavedModel
 
@@ -55,7 +55,7 @@ def stop_at(epoch):
 
 
 def test_a_run_leaves_no_state_behind(small_graph, tmp_path):
-    metrics = train_folder(SPEC, small_graph, tmp_path)
+    metrics = fit_run(SPEC, small_graph, tmp_path).metrics
     assert {path.name for path in tmp_path.iterdir()} == {
         *("config.yaml", "metrics.json", "history.jsonl", "predictions.parquet"),
         "model.safetensors",
@@ -66,8 +66,8 @@ def test_a_run_leaves_no_state_behind(small_graph, tmp_path):
 def test_the_same_specification_gives_the_same_result(small_graph, tmp_path):
     (tmp_path / "a").mkdir()
     (tmp_path / "b").mkdir()
-    one = train_folder(SPEC, small_graph, tmp_path / "a")
-    other = train_folder(SPEC, small_graph, tmp_path / "b")
+    one = fit_run(SPEC, small_graph, tmp_path / "a").metrics
+    other = fit_run(SPEC, small_graph, tmp_path / "b").metrics
     for name in ("model.safetensors", "predictions.parquet", "history.jsonl"):
         assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
     assert one["test_score"] == other["test_score"]
@@ -79,8 +79,8 @@ def test_test_labels_change_nothing_but_test_scores(small_graph, tmp_path):
     spec = replace(SPEC, splits=(0,))
     y, test = small_graph.y.copy(), small_graph.split(0).test
     y[test] = (y[test] + 1) % 3
-    before = train_folder(spec, small_graph, tmp_path / "a")
-    after = train_folder(spec, with_labels(small_graph, y), tmp_path / "b")
+    before = fit_run(spec, small_graph, tmp_path / "a").metrics
+    after = fit_run(spec, with_labels(small_graph, y), tmp_path / "b").metrics
     assert before["val_score"] == after["val_score"]
     assert before["epochs"] == after["epochs"]
     chances = pq.read_table(tmp_path / "b" / "predictions.parquet").to_pylist()
@@ -97,7 +97,7 @@ def test_test_labels_change_nothing_but_test_scores(small_graph, tmp_path):
 
 
 def test_replicas_come_split_by_split_with_seeds_inside(small_graph, tmp_path):
-    train_folder(replace(SPEC, splits=(1, 0)), small_graph, tmp_path)
+    fit_run(replace(SPEC, splits=(1, 0)), small_graph, tmp_path)
     table = pq.read_table(tmp_path / "predictions.parquet")
     pairs = list(zip(table["split"].to_pylist(), table["seed"].to_pylist(), strict=True))
     assert list(dict.fromkeys(pairs)) == [(1, 0), (1, 1), (0, 0), (0, 1)]
@@ -105,7 +105,7 @@ def test_replicas_come_split_by_split_with_seeds_inside(small_graph, tmp_path):
 
 def test_the_area_is_reported_beside_the_accuracy(small_graph, tmp_path):
     graph = with_labels(small_graph, small_graph.y % 2)
-    metrics = train_folder(replace(SPEC, metric="roc_auc"), graph, tmp_path)
+    metrics = fit_run(replace(SPEC, metric="roc_auc"), graph, tmp_path).metrics
     assert metrics["metric"] == "roc_auc"
     assert metrics["test_score_mean"] != metrics["test_accuracy_mean"]
     table = pq.read_table(tmp_path / "predictions.parquet").to_pylist()
@@ -122,17 +122,18 @@ def test_the_area_is_reported_beside_the_accuracy(small_graph, tmp_path):
 
 def test_a_stopped_run_goes_on_and_counts_its_time(small_graph, tmp_path):
     with pytest.raises(KeyboardInterrupt):
-        train_folder(SPEC, small_graph, tmp_path, should_stop=stop_at(5))
+        fit_run(SPEC, small_graph, tmp_path, should_stop=stop_at(5))
     assert (tmp_path / "state" / "state-000.safetensors").exists()
-    spent = module._elapsed(tmp_path / "state")
+    spent = read_seconds(tmp_path / "state" / "state-000.safetensors")
     assert spent > 0
     told: list[Any] = []
-    metrics = train_folder(SPEC, small_graph, tmp_path, report=told.append)
+    metrics = fit_run(SPEC, small_graph, tmp_path, report=told.append).metrics
     assert len(told) == 3 + 4 - 5
     assert metrics["seconds"] >= spent
     (tmp_path / "other").mkdir()
     assert (
-        train_folder(SPEC, small_graph, tmp_path / "other")["test_score"] == metrics["test_score"]
+        fit_run(SPEC, small_graph, tmp_path / "other").metrics["test_score"]
+        == metrics["test_score"]
     )
 
 
@@ -144,12 +145,12 @@ def test_a_run_that_goes_on_with_other_versions_says_so_and_keeps_the_first(
 
     monkeypatch.setattr(module, "made_with", lambda *_: {"torch": "1.0"})
     with pytest.raises(KeyboardInterrupt):
-        train_folder(SPEC, small_graph, tmp_path, should_stop=stop_at(5))
+        fit_run(SPEC, small_graph, tmp_path, should_stop=stop_at(5))
     with pytest.raises(KeyboardInterrupt):  # nothing has changed
-        train_folder(SPEC, small_graph, tmp_path, should_stop=lambda: True)
+        fit_run(SPEC, small_graph, tmp_path, should_stop=lambda: True)
     assert "torch" not in caplog.text
     monkeypatch.setattr(module, "made_with", lambda *_: {"torch": "2.0"})
-    metrics = train_folder(SPEC, small_graph, tmp_path)
+    metrics = fit_run(SPEC, small_graph, tmp_path).metrics
     assert config()["made_with"] == {"torch": "1.0"}
     (told,) = [line for line in caplog.messages if "torch" in line]
     assert "was trained with torch 1.0 (now 2.0)" in told
@@ -162,7 +163,7 @@ def test_a_run_that_was_never_begun_is_made_with_what_is_there_now(
     write_config(tmp_path, SPEC, {"torch": "1.0"})
     monkeypatch.setattr(module, "made_with", lambda *_: {"torch": "2.0"})
     assert not any(
-        "torch" in line for line in train_folder(SPEC, small_graph, tmp_path)["warnings"]
+        "torch" in line for line in fit_run(SPEC, small_graph, tmp_path).metrics["warnings"]
     )
     assert read_yaml(tmp_path / "config.yaml")["made_with"] == {"torch": "2.0"}
 
@@ -177,14 +178,14 @@ def test_a_crash_after_training_costs_no_training(small_graph, tmp_path, monkeyp
 
     for name in ("whole", "crashed"):
         (tmp_path / name).mkdir()
-    train_folder(SPEC, small_graph, tmp_path / "whole")
+    fit_run(SPEC, small_graph, tmp_path / "whole")
     with monkeypatch.context() as patch:
         patch.setattr(module, place, crash)
         with pytest.raises(Crash):
-            train_folder(SPEC, small_graph, tmp_path / "crashed")
+            fit_run(SPEC, small_graph, tmp_path / "crashed")
     assert not (tmp_path / "crashed" / "metrics.json").exists()
     told: list[Any] = []
-    train_folder(SPEC, small_graph, tmp_path / "crashed", report=told.append)
+    fit_run(SPEC, small_graph, tmp_path / "crashed", report=told.append)
     assert told == []
     for name in ("model.safetensors", "predictions.parquet", "history.jsonl"):
         assert (tmp_path / "whole" / name).read_bytes() == (
@@ -195,18 +196,18 @@ def test_a_crash_after_training_costs_no_training(small_graph, tmp_path, monkeyp
 
 def test_a_run_does_not_go_on_from_a_state_that_says_nothing(small_graph, tmp_path):
     with pytest.raises(KeyboardInterrupt):
-        train_folder(SPEC, small_graph, tmp_path, should_stop=lambda: True)
+        fit_run(SPEC, small_graph, tmp_path, should_stop=lambda: True)
     path = tmp_path / "state" / "state-000.safetensors"
     write_tensors(path, read_tensors(path)[0], {})
     with pytest.raises(HPGMNError, match=r"state-000\.safetensors is damaged .*overwrite=True"):
-        train_folder(SPEC, small_graph, tmp_path)
+        fit_run(SPEC, small_graph, tmp_path)
 
 
 def test_the_state_of_another_run_is_refused(small_graph, tmp_path):
     with pytest.raises(KeyboardInterrupt):
-        train_folder(SPEC, small_graph, tmp_path, should_stop=lambda: True)
+        fit_run(SPEC, small_graph, tmp_path, should_stop=lambda: True)
     with pytest.raises(HPGMNError, match="was started with other settings"):
-        train_folder(replace(SPEC, settings=SPEC.settings | {"lr": 0.5}), small_graph, tmp_path)
+        fit_run(replace(SPEC, settings=SPEC.settings | {"lr": 0.5}), small_graph, tmp_path)
 
 
 def test_history_holds_no_number_that_json_does_not_know(tmp_path):
@@ -248,8 +249,8 @@ def chances_of(folder):
 def test_probabilities_are_scaled_by_temperatures_of_the_validation_nodes(small_graph, tmp_path):
     for name in ("scaled", "plain"):
         (tmp_path / name).mkdir()
-    scaled = train_folder(SPEC, small_graph, tmp_path / "scaled")
-    plain = train_folder(replace(SPEC, calibrate=False), small_graph, tmp_path / "plain")
+    scaled = fit_run(SPEC, small_graph, tmp_path / "scaled").metrics
+    plain = fit_run(replace(SPEC, calibrate=False), small_graph, tmp_path / "plain").metrics
     assert plain["calibration"]["temperature"] == [1.0] * 4
     assert plain["calibration"]["mean_temperature"] == [1.0] * 2
     before, after = chances_of(tmp_path / "plain"), chances_of(tmp_path / "scaled")
@@ -283,7 +284,7 @@ def test_probabilities_are_scaled_by_temperatures_of_the_validation_nodes(small_
 
 def test_the_errors_are_those_of_the_predictions_on_test_nodes(small_graph, tmp_path):
     """Errors are of each run; bins and coverage of the average over a split's two seeds."""
-    found = train_folder(SPEC, small_graph, tmp_path)["calibration"]
+    found = fit_run(SPEC, small_graph, tmp_path).metrics["calibration"]
     chances, y = chances_of(tmp_path), small_graph.y
     losses, confidences, hits = [], [], []
     for row in range(4):
@@ -328,7 +329,7 @@ def test_probabilities_averaged_over_seeds_are_scored_beside_the_runs(
 ):
     spec = replace(SPEC, splits=splits, seeds=seeds, calibrate=False)
     prepare_folder(tmp_path / "run", spec, resume=False, overwrite=False)
-    metrics = train_folder(spec, small_graph, tmp_path / "run")
+    metrics = fit_run(spec, small_graph, tmp_path / "run").metrics
     rows = pq.read_table(tmp_path / "run" / "predictions.parquet").to_pylist()
     expected = []
     for split in splits:
@@ -351,7 +352,7 @@ def test_probabilities_averaged_over_seeds_are_scored_beside_the_runs(
 def test_one_seed_is_no_average(small_graph, tmp_path):
     spec = replace(SPEC, seeds=1)
     prepare_folder(tmp_path / "run", spec, resume=False, overwrite=False)
-    assert "ensemble" not in train_folder(spec, small_graph, tmp_path / "run")
+    assert "ensemble" not in fit_run(spec, small_graph, tmp_path / "run").metrics
 
 
 def test_without_test_nodes_there_is_no_average(small_graph, tmp_path):
@@ -361,7 +362,7 @@ def test_without_test_nodes_there_is_no_average(small_graph, tmp_path):
         replace(small_graph.splits, test=empty)  # as in a graph whose other labels are unknown
     )
     prepare_folder(tmp_path / "run", SPEC, resume=False, overwrite=False)
-    assert "ensemble" not in train_folder(SPEC, graph, tmp_path / "run")
+    assert "ensemble" not in fit_run(SPEC, graph, tmp_path / "run").metrics
 
 
 @pytest.mark.parametrize("has_plan", [True, False])
@@ -370,9 +371,9 @@ def test_a_run_interrupted_under_an_earlier_version_is_resumed(small_graph, tmp_
     folder, whole = tmp_path / "run", tmp_path / "whole"
     for path in (folder, whole):
         prepare_folder(path, SPEC, resume=False, overwrite=False)
-    expected = train_folder(SPEC, small_graph, whole)
+    expected = fit_run(SPEC, small_graph, whole).metrics
     with pytest.raises(KeyboardInterrupt):
-        train_folder(SPEC, small_graph, folder, should_stop=stop_at(5))
+        fit_run(SPEC, small_graph, folder, should_stop=stop_at(5))
     content = [SPEC.as_dict() | {"version": "0.1.0"}, small_graph.fingerprint]
     text = json.dumps([*content, small_graph.y.tolist(), ""], sort_keys=True)
     identity = hashlib.sha256(text.encode()).hexdigest()
@@ -387,7 +388,7 @@ def test_a_run_interrupted_under_an_earlier_version_is_resumed(small_graph, tmp_
     config = read_yaml(folder / "config.yaml") | {"version": "0.1.0"}
     (folder / "config.yaml").write_text(yaml.safe_dump(config))
     seen: list[Any] = []
-    metrics = train_folder(SPEC, small_graph, folder, report=seen.append)
+    metrics = fit_run(SPEC, small_graph, folder, report=seen.append).metrics
     assert len(seen) == 3 + 4 - 5
     assert metrics["test_score"] == expected["test_score"]
 
@@ -395,10 +396,10 @@ def test_a_run_interrupted_under_an_earlier_version_is_resumed(small_graph, tmp_
 def test_a_newer_version_resumes(small_graph, tmp_path, monkeypatch):
     prepare_folder(tmp_path, SPEC, resume=False, overwrite=False)
     with pytest.raises(KeyboardInterrupt):
-        train_folder(SPEC, small_graph, tmp_path, should_stop=stop_at(5))
+        fit_run(SPEC, small_graph, tmp_path, should_stop=stop_at(5))
     monkeypatch.setattr("hpgmn.runs.spec.__version__", "99.0")
     seen: list[Any] = []
-    train_folder(SPEC, small_graph, tmp_path, report=seen.append)
+    fit_run(SPEC, small_graph, tmp_path, report=seen.append)
     assert len(seen) == 3 + 4 - 5
 
 

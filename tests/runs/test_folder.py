@@ -14,7 +14,7 @@ from hpgmn.base.errors import HPGMNError
 from hpgmn.base.settings import settings_dict
 from hpgmn.models.baselines.mlp import MLPSettings
 from hpgmn.runs import folder as module
-from hpgmn.runs.fit import train_folder
+from hpgmn.runs.fit import fit_run
 from hpgmn.runs.folder import (
     InterruptedRunError,
     backup_note,
@@ -94,7 +94,7 @@ def test_a_finished_run_is_kept_until_the_next_is_finished(small_graph, tmp_path
         assert set(contents(tmp_path)) == {"config.yaml", "notes.txt"}
         assert contents(tmp_path / ".replaced") == old
         (tmp_path / "log.txt").write_text("of the run that was not finished")
-    metrics = train_folder(new, small_graph, tmp_path)
+    metrics = fit_run(new, small_graph, tmp_path).metrics
     assert not (tmp_path / ".replaced").exists()
     assert metrics["splits"] == [1]
     prepare_folder(tmp_path, SPEC, resume=False, overwrite=True)
@@ -200,7 +200,7 @@ def test_killed_at_any_file_the_earlier_run_is_whole_somewhere(number, end, tmp_
 
 def test_only_a_complete_folder_counts_as_finished(small_graph, tmp_path):
     assert finished_run(tmp_path) is None
-    metrics = train_folder(SPEC, small_graph, tmp_path)
+    metrics = fit_run(SPEC, small_graph, tmp_path).metrics
     assert finished_run(tmp_path) == metrics
     (tmp_path / "report.html").write_text("page")
     with pytest.raises(HPGMNError, match="is finished"):

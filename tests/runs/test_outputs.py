@@ -14,12 +14,12 @@ from hpgmn.base.files import RUN_FORMAT
 from hpgmn.models.stage import Replica
 from hpgmn.runs.outputs import (
     NodeTable,
-    Result,
-    guessed_labels,
+    TrainingResult,
     read_metrics,
+    read_pseudo_labels,
+    read_used_ids,
     refuse_other_graph,
     run_metrics,
-    used_ids,
     write_metrics,
 )
 from hpgmn.runs.spec import RunSpec
@@ -36,7 +36,7 @@ HISTORY = {"main": {"loss": torch.zeros(4, 2)}}
 def result(**changes):
     """Two seeds, which are right in three and in two of four test nodes."""
     margins = torch.tensor([[-1.0, 2.0, 3.0, -1.0, -4.0], [-1.0, 2.0, -1.0, 1.0, 4.0]])
-    made = Result(
+    made = TrainingResult(
         logits=torch.stack([-margins, margins], dim=-1) / 2,
         y=Y,
         val=[VAL] * 2,
@@ -72,7 +72,7 @@ def test_scores_are_those_of_the_test_nodes():
 
 def test_the_estimator_is_scored_where_its_guesses_are_known():
     own = result()
-    found = run_metrics(SPEC, replace(own, guesses=own.logits.flip(-1)), "g", SUMMARY)
+    found = run_metrics(SPEC, replace(own, estimator_logits=own.logits.flip(-1)), "g", SUMMARY)
     assert found["label_estimator"]["test_accuracy_mean"] == 1 - 0.625
 
 
@@ -104,9 +104,7 @@ def test_metrics_that_were_changed_are_refused(tmp_path):
         "3": "a number as key",
     }
     path.write_text(path.read_text().replace("0.25", "0.75"))
-    with pytest.raises(
-        HPGMNError, match=r"metrics\.json is damaged: its checksum differs\. Restore"
-    ):
+    with pytest.raises(HPGMNError, match=r"metrics\.json is damaged: its checksum differs\."):
         read_metrics(path)
     path.write_text('{"test_score": [0.5]}')  # of an earlier version
     assert read_metrics(path) == {"test_score": [0.5]}
@@ -114,9 +112,9 @@ def test_metrics_that_were_changed_are_refused(tmp_path):
     with pytest.raises(HPGMNError, match="written by a newer hpgmn"):
         read_metrics(path)
     path.write_text("[]")
-    with pytest.raises(HPGMNError, match=r"is damaged: it is not a mapping"):
+    with pytest.raises(HPGMNError, match="one JSON object expected"):
         read_metrics(path)
-    with pytest.raises(HPGMNError, match=r"^Cannot read .*No such file.*train that run again"):
+    with pytest.raises(HPGMNError, match=r"cannot be read \(No such file"):
         read_metrics(tmp_path / "none.json")
 
 
@@ -161,32 +159,32 @@ def predictions(tmp_path):
 
 
 def test_used_nodes_are_those_of_train_and_validation(predictions):
-    assert used_ids(predictions) == {0: ["2", "3", "0"], 1: ["2", "3", "0"]}
+    assert read_used_ids(predictions) == {0: ["2", "3", "0"], 1: ["2", "3", "0"]}
 
 
 def test_used_nodes_do_not_depend_on_what_the_end_of_the_file_says_of_them(predictions):
     """The least and largest word of a column are kept there, without a checksum."""
-    expected, content = used_ids(predictions), predictions.read_bytes()
+    expected, content = read_used_ids(predictions), predictions.read_bytes()
     end = len(content) - 8 - int.from_bytes(content[-8:-4], "little")
     assert content[end:].count(b"val") > 0
     predictions.write_bytes(content[:end] + content[end:].replace(b"val", b"tra"))
-    assert used_ids(predictions) == expected
+    assert read_used_ids(predictions) == expected
 
 
 def test_guesses_are_the_first_seed_s_and_train_nodes_keep_their_class(predictions):
-    assert guessed_labels(predictions, ["no", "yes"], 0).tolist() == [1, 0, 0, 1]
-    assert guessed_labels(predictions, ["no", "yes"], 1).tolist() == [1, 0, 1, 1]
-    assert guessed_labels(predictions, ["yes", "no"], 1).tolist() == [0, 1, 0, 0]
+    assert read_pseudo_labels(predictions, ["no", "yes"], 0).tolist() == [1, 0, 0, 1]
+    assert read_pseudo_labels(predictions, ["no", "yes"], 1).tolist() == [1, 0, 1, 1]
+    assert read_pseudo_labels(predictions, ["yes", "no"], 1).tolist() == [0, 1, 0, 0]
 
 
 def test_predictions_of_something_else_are_refused(predictions, tmp_path):
     with pytest.raises(HPGMNError, match=r"no predictions for split 7"):
-        guessed_labels(predictions, ["no", "yes"], 7)
+        read_pseudo_labels(predictions, ["no", "yes"], 7)
     with pytest.raises(HPGMNError, match="names classes that the graph does not have"):
-        guessed_labels(predictions, ["no", "maybe"], 0)
+        read_pseudo_labels(predictions, ["no", "maybe"], 0)
     (tmp_path / "bad.parquet").write_bytes(b"PAR1 but not really")
-    with pytest.raises(HPGMNError, match=r"cannot be read .* Train the run again"):
-        guessed_labels(tmp_path / "bad.parquet", ["no", "yes"], 0)
+    with pytest.raises(HPGMNError, match="not a Parquet file"):
+        read_pseudo_labels(tmp_path / "bad.parquet", ["no", "yes"], 0)
 
 
 def test_a_run_on_another_graph_is_refused(tmp_path):

@@ -16,24 +16,27 @@ import pytest
 import torch
 import yaml
 
+from hpgmn import auditing
 from hpgmn.auditing import audit
 from hpgmn.base import parsing
 from hpgmn.base.errors import HPGMNError
 from hpgmn.base.settings import settings_dict
-from hpgmn.explain import explain_model
+from hpgmn.explain import explain_model, replicas
+from hpgmn.explain import explorer as explorer_module
+from hpgmn.explain import model as model_module
 from hpgmn.graph import Split
 from hpgmn.models import find_model
 from hpgmn.report.rendering import CURVE_NAMES
 from hpgmn.runs import report_data as module
-from hpgmn.runs.fit import train_folder
+from hpgmn.runs.fit import fit_run
 from hpgmn.runs.folder import prepare_folder
 from hpgmn.runs.report_data import (
     build_report,
-    computed,
+    compute,
     confusion_counts,
+    explain_training,
     learning_curves,
     read_report_data,
-    understand,
     write_report,
 )
 from hpgmn.runs.spec import RunSpec
@@ -214,7 +217,7 @@ def test_an_oversized_file_is_not_read(make_run, monkeypatch, name):
     folder = make_run()
     (folder / name).write_text(f'{{"a": "{"x" * 9000}"}}')
     monkeypatch.setattr(parsing, "LARGEST_JSON", 8192)
-    with pytest.raises(HPGMNError, match=rf"{name} is not valid JSON \(.*8 KiB"):
+    with pytest.raises(HPGMNError, match=rf"{name} is damaged: .*8 KiB"):
         read_report_data(folder)
 
 
@@ -276,7 +279,7 @@ def model(small_graph, tmp_path, monkeypatch):
 
 def trained(spec, graph, folder):
     prepare_folder(folder / "run", spec, resume=False, overwrite=False)
-    train_folder(spec, graph, folder / "run")
+    fit_run(spec, graph, folder / "run")
     return SavedModel.read(folder / "run" / "model.safetensors")
 
 
@@ -286,7 +289,7 @@ def plain(content):
 
 def test_everything_is_about_the_first_split(small_graph, model):
     steps: list[str] = []
-    found = understand(SPEC, small_graph, model, steps.append)
+    found = explain_training(SPEC, small_graph, model, steps.append)
     assert len(steps) == 3
     assert plain(found.audit) == plain(audit(small_graph, 1, training=False).as_dict())
     chosen = model.choose([r for r, one in enumerate(model.replicas) if one.split == 1])
@@ -308,7 +311,7 @@ def test_files_are_reproducible(small_graph, model, tmp_path):
     contents = []
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
-        understand(SPEC, small_graph, model).write(tmp_path / name)
+        explain_training(SPEC, small_graph, model).write(tmp_path / name)
         contents.append({path.name: path.read_text() for path in (tmp_path / name).iterdir()})
     assert contents[0] == contents[1]
     assert set(contents[0]) == {"audit.json", "understanding.json", "explorer.json"}
@@ -316,21 +319,21 @@ def test_files_are_reproducible(small_graph, model, tmp_path):
 
 def test_the_model_is_opened_once(small_graph, model, monkeypatch):
     calls = []
-    original = module.open_replicas
+    original = replicas.open_replicas
 
     def count(*arguments):
         calls.append(arguments)
         return original(*arguments)
 
-    monkeypatch.setattr(module, "open_replicas", count)
-    understand(SPEC, small_graph, model)
+    monkeypatch.setattr(replicas, "open_replicas", count)
+    explain_training(SPEC, small_graph, model)
     assert len(calls) == 1
 
 
 def test_large_graphs_are_left_out(small_graph, model, monkeypatch):
     monkeypatch.setattr(module, "LARGEST_AUDIT", 18 + small_graph.num_listed_edges - 1)
     monkeypatch.setattr(module, "LARGEST_OVERVIEW", 17)
-    found = understand(SPEC, small_graph, model)
+    found = explain_training(SPEC, small_graph, model)
     assert "hpgmn audit" in found.audit["left_out"]
     assert "hpgmn explain" in found.overview["left_out"]
     assert found.explorer == {}
@@ -344,9 +347,10 @@ def test_what_cannot_be_computed_leaves_its_reason(
     def fail(*_, **__):
         raise error
 
-    monkeypatch.setattr(module, name, fail)
+    sources = {"audit": auditing, "model_overview": model_module, "explorer_data": explorer_module}
+    monkeypatch.setattr(sources[name], name, fail)
     with caplog.at_level(logging.WARNING):
-        found = understand(SPEC, small_graph, model)
+        found = explain_training(SPEC, small_graph, model)
     left_out = {
         "audit": found.audit.get("left_out", ""),
         "model_overview": found.overview.get("left_out", ""),
@@ -361,19 +365,19 @@ def test_lack_of_memory_is_recognised_by_what_torch_raises():
     def allocate():
         return {"size": torch.empty(2**60, dtype=torch.int8)}
 
-    assert "memory" in computed(allocate, "count")["left_out"]
+    assert "memory" in compute(allocate, "count")["left_out"]
 
     def fail():
         raise RuntimeError("mat1 and mat2 shapes cannot be multiplied")
 
     with pytest.raises(RuntimeError, match="shapes"):
-        computed(fail, "count")
+        compute(fail, "count")
 
 
 def test_other_models_are_described_as_far_as_possible(small_graph, tmp_path):
     settings = settings_dict(find_model("mlp").settings(epochs=2))
     spec = replace(SPEC, model="mlp", settings=settings)
-    found = understand(spec, small_graph, trained(spec, small_graph, tmp_path))
+    found = explain_training(spec, small_graph, trained(spec, small_graph, tmp_path))
     overview = found.overview
     assert (overview["map"], list(overview["patterns"]), overview["statistics"]) == (None, [], {})
     assert overview["label_next"]

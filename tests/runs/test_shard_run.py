@@ -1,5 +1,6 @@
 """A run on row shards: the files of a run, one process's accuracy, and a rank that is killed."""
 
+import hashlib
 import json
 import signal
 import subprocess
@@ -24,7 +25,7 @@ from hpgmn.runs.folder import prepare_folder
 from hpgmn.runs.outputs import read_metrics
 from hpgmn.runs.shard_run import ShardTraining, count_labels, run_on_shards, shard_spec
 from hpgmn.shards import Shards
-from hpgmn.training.checkpoint import read_tensors
+from hpgmn.training.checkpoint import read_tensors, write_tensors
 from hpgmn.training.ranks import Ranks
 from hpgmn.training.saved import SavedModel
 
@@ -282,6 +283,34 @@ def test_a_run_that_goes_on_with_other_versions_says_so_and_keeps_the_first(
     (told,) = [line for line in caplog.messages if "torch" in line]
     assert "was trained with torch 1.0 (now 2.0)" in told
     assert told in metrics["warnings"]
+
+
+@pytest.mark.parametrize("version", ["0.1.0", "99.0"])
+def test_a_run_interrupted_under_another_version_is_resumed(
+    version, tmp_path, shards_writer, small_graph, monkeypatch
+):
+    """Versions before 0.2 hashed their version into the identity of a state."""
+    shards = Shards(shards_writer(tmp_path / "shards", small_graph, SETTINGS | {"epochs": 2}))
+    out, spec = tmp_path / "run", shard_spec(shards)
+
+    def crash(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("hpgmn.runs.spec.__version__", version)
+        patch.setattr(module._RankRun, "_score", crash)
+        prepare_folder(out, spec, resume=False, overwrite=False)
+        with pytest.raises(KeyboardInterrupt):
+            run_on_shards(spec, shards, out, Ranks())
+        earlier = json.dumps([spec.as_dict(), shards.identity], sort_keys=True)
+    if version == "0.1.0":
+        state = out / "state" / "state.safetensors"
+        tensors, about = read_tensors(state)
+        identity = hashlib.sha256(earlier.encode()).hexdigest()
+        write_tensors(state, tensors, about | {"identity": identity})
+    seen: list[Any] = []
+    assert run_on_shards(spec, shards, out, Ranks(), report=seen.append) is not None
+    assert not seen  # every epoch was in the state
 
 
 def test_labels_are_counted_range_by_range(tmp_path, shards_writer, small_graph, monkeypatch):

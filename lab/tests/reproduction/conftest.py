@@ -1,11 +1,6 @@
 """A small graph under the names of datasets."""
 
-from typing import TYPE_CHECKING
-
 import pytest
-
-if TYPE_CHECKING:  # imported late, as in the conftest above
-    pass
 
 
 @pytest.fixture

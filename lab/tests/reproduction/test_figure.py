@@ -1,17 +1,12 @@
 """Figure 3: the bars are the means, the whiskers the intervals."""
 
-from collections.abc import Callable
 from xml.etree import ElementTree
 
 import pytest
 
-from hpgmn_lab.reproduction.cells import CellRecord, Records
 from hpgmn_lab.reproduction.figure import drawn, inline_svg, text_alternative, write_figure
 from hpgmn_lab.reproduction.plan import QUICK, Budget, experiment
 from hpgmn_lab.reproduction.tables import table
-
-MakeRecord = Callable[..., CellRecord]
-AsRecords = Callable[..., Records]
 
 
 @pytest.fixture

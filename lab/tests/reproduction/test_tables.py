@@ -3,20 +3,24 @@
 import dataclasses
 import math
 import statistics
-from collections.abc import Callable
-from pathlib import Path
 
+import pandas as pd
 import pytest
 from scipy import stats
 
 from hpgmn.base.errors import HPGMNError
 from hpgmn.base.settings import make_settings, settings_dict
 from hpgmn.models import MODELS
-from hpgmn_lab.reproduction.cells import CellRecord, Records
 from hpgmn_lab.reproduction.plan import Budget, experiment
-from hpgmn_lab.reproduction.tables import ENSEMBLE, VARIANT, table
+from hpgmn_lab.reproduction.tables import (
+    ENSEMBLE,
+    VARIANT,
+    paired_means,
+    reversed_pairs,
+    standing,
+    table,
+)
 
-MakeRecord = Callable[..., CellRecord]
 FOUR = Budget(trials=3, splits=4, graphs=("texas", "squirrel", "cora", "citeseer"))
 
 OURS = [80.0, 84.0, 86.0, 90.0]  # mean 85
@@ -27,17 +31,20 @@ def cell_of(plan, name):
     return next(cell for cell in plan.cells if cell.name == name)
 
 
-def records_of(*records):
-    contents = {record.name: dataclasses.asdict(record) for record in records}
-    return Records(Path("some/cells"), contents)
+@pytest.fixture
+def made(as_records):
+    """Return a function that makes the table of a plan from records."""
+    return lambda plan, *records: table(plan, as_records(*records))
 
 
-def made(plan, **records):
-    return table(plan, records_of(*records.values()))
+def line_of(found, row, graph):
+    numbers = found.numbers
+    [line] = numbers[(numbers["row"] == row) & (numbers["graph"] == graph)].itertuples()
+    return line
 
 
-def entry_of(found, label, graph):
-    return next(line.entries[graph] for line in found.lines if line.label == label)
+def by_row(found, column):
+    return found.numbers.groupby("row", sort=False)[column].first().to_dict()
 
 
 @pytest.fixture
@@ -46,84 +53,57 @@ def plan():
 
 
 @pytest.fixture
-def pair(plan, make_record):
+def pair(plan, make_record, made):
     """HP-GMN and GCN on texas, both tuned."""
     ours = make_record(cell_of(plan, "texas-hpgmn-tuned"), OURS, val=[88.0, 90.0, 91.0, 91.0])
-    theirs = make_record(cell_of(plan, "texas-gcn-tuned"), THEIRS)
-    return made(plan, ours=ours, theirs=theirs)
+    return made(plan, ours, make_record(cell_of(plan, "texas-gcn-tuned"), THEIRS))
 
 
-def test_mean_and_deviation_are_those_of_the_runs(pair):
-    record = entry_of(pair, "hpgmn", "texas").record
-    assert record is not None
-    assert record.score.mean == pytest.approx(85.0)
-    assert record.score.std == pytest.approx(statistics.stdev(OURS))
-
-
-def test_interval_is_students(pair):
-    half = stats.t.ppf(0.975, 3) * statistics.stdev(OURS) / 2
-    assert entry_of(pair, "hpgmn", "texas").interval == pytest.approx((85 - half, 85 + half))
-
-
-def test_validation_and_its_gap_to_the_test_score(pair):
-    entry = entry_of(pair, "hpgmn", "texas")
-    assert entry.validation == pytest.approx(90.0)
-    assert entry.gap == pytest.approx(5.0)
+def test_numbers_of_a_cell(pair):
+    line = line_of(pair, "hpgmn", "texas")
+    assert line.test_mean == pytest.approx(85.0)
+    assert line.test_std == pytest.approx(statistics.stdev(OURS))
+    half = stats.t.ppf(0.975, 3) * statistics.stdev(OURS) / 2  # Student's interval
+    assert (line.test_low, line.test_high) == pytest.approx((85 - half, 85 + half))
+    assert (line.validation_mean, line.validation_minus_test) == pytest.approx((90.0, 5.0))
+    assert (line.trials, line.seconds_search, line.seconds) == (3, 100.0, 112.3)
+    assert (line.printed_mean, line.is_reached) == (85.1, True)  # 0.1 lower, inside the interval
+    assert line_of(pair, "gcn", "texas").printed_mean == 59.5
 
 
 def test_difference_to_hpgmn_is_paired_and_corrected(pair):
-    found = entry_of(pair, "gcn", "texas").difference
-    assert found is not None
-    assert found.low is not None
+    line = line_of(pair, "gcn", "texas")
     changes = [-1.0, -4.0, -2.0, -5.0]
     width = stats.t.ppf(0.975, 3) * math.sqrt((1 / 4 + 20 / 48) * statistics.variance(changes))
-    assert 100 * found.mean == pytest.approx(-3.0)
-    assert 100 * found.low == pytest.approx(-3.0 - width)
-    assert entry_of(pair, "hpgmn", "texas").difference is None
-
-
-def test_printed_numbers_and_whether_they_are_reached(pair):
-    ours, theirs = entry_of(pair, "hpgmn", "texas"), entry_of(pair, "gcn", "texas")
-    assert ours.published is not None
-    assert ours.published.mean == 85.1
-    assert ours.verdict is not None
-    assert ours.verdict.is_reached  # 0.1 lower, inside the interval
-    assert theirs.verdict is not None
-    assert theirs.verdict.published_mean == 59.5
-
-
-def test_cost_is_search_and_final_run(pair):
-    entry = entry_of(pair, "hpgmn", "texas")
-    assert (len(entry.runs_per_trial), entry.seconds_search) == (3, 100.0)
-    assert entry.seconds == pytest.approx(112.3)
+    assert line.difference == pytest.approx(-3.0)
+    assert line.difference_low == pytest.approx(-3.0 - width)
+    assert line.reference == "hpgmn"
+    assert pd.isna(line_of(pair, "hpgmn", "texas").difference)
 
 
 def test_cells_without_a_record_are_named(plan, pair):
     assert len(pair.missing) == len(plan.cells) - 2
     assert "texas-mlp-tuned" in pair.missing
-    empty = entry_of(pair, "mlp", "texas")
-    assert (empty.record, empty.validation, empty.gap, empty.seconds) == (None,) * 4
-    assert empty.interval is None
-    assert [entry.cell.name for entry in pair.done] == ["texas-gcn-tuned", "texas-hpgmn-tuned"]
+    empty = line_of(pair, "mlp", "texas")
+    for column in ("test_mean", "validation_mean", "seconds", "test_low", "is_best", "difference"):
+        assert pd.isna(getattr(empty, column))
+    assert list(pair.done) == ["texas-gcn-tuned", "texas-hpgmn-tuned"]
 
 
-def test_a_record_of_another_plan_is_not_shown(plan, make_record):
+def test_a_record_of_another_plan_is_not_shown(plan, make_record, made):
     cell = cell_of(plan, "texas-hpgmn-tuned")
-    other = make_record(dataclasses.replace(cell, trials=99), OURS)  # type: ignore[type-var]
-    found = made(plan, other=other)
+    found = made(plan, make_record(dataclasses.replace(cell, trials=99), OURS))
     assert found.outdated == ("texas-hpgmn-tuned",)
-    assert "texas-hpgmn-tuned" in found.missing
-    assert entry_of(found, "hpgmn", "texas").record is None
+    assert (found.done, found.records) == ({}, {})
 
 
-def test_explicit_defaults_are_the_same_plan(plan, make_record):
+def test_explicit_defaults_are_the_same_plan(plan, make_record, made):
     cell = cell_of(plan, "texas-hpgmn-shipped")
 
     def is_shown(**config):
-        record = make_record(cell, OURS, config=config)
-        return entry_of(made(plan, one=record), "hpgmn, shipped", "texas").record is not None
+        return bool(made(plan, make_record(cell, OURS, config=config)).done)
 
-    settings = dict(cell.settings)  # type: ignore[attr-defined]
+    settings = dict(cell.settings)
     every = settings_dict(make_settings(MODELS["hpgmn"].settings, settings))
     assert len(every) > len(settings)
     assert is_shown(settings=settings)
@@ -133,15 +113,13 @@ def test_explicit_defaults_are_the_same_plan(plan, make_record):
     assert not is_shown()
 
 
-def test_trials_of_another_space_are_outdated(plan, make_record):
+def test_trials_of_another_space_are_outdated(plan, make_record, made):
     record = make_record(cell_of(plan, "texas-hpgmn-tuned"), OURS)
-    assert record.search is not None
     first, second, third = record.search["trials"]
 
     def is_shown(*trials, **search):
-        own = {**record.search, "trials": list(trials), **search}  # type: ignore[dict-item]
-        changed = dataclasses.replace(record, search=own)
-        return entry_of(made(plan, one=changed), "hpgmn", "texas").record is not None
+        changed = {**record.search, "trials": list(trials), **search}
+        return bool(made(plan, dataclasses.replace(record, search=changed)).done)
 
     failed = {"settings": third["settings"], "failed": "Out of memory."}
     assert is_shown(first, second, third)
@@ -154,79 +132,69 @@ def test_trials_of_another_space_are_outdated(plan, make_record):
     assert not is_shown(first, second, third, best=1)  # the final run has the settings of the first
     assert not is_shown(first, second, third, best=7)
     lost = dataclasses.replace(record, search=None)
-    assert made(plan, one=lost).outdated == ("texas-hpgmn-tuned",)
+    assert made(plan, lost).outdated == ("texas-hpgmn-tuned",)
 
 
-def test_an_option_that_changes_nothing_has_no_numbers_of_its_own(make_record):
+def test_an_option_that_changes_nothing_has_no_numbers_of_its_own(make_record, made):
     plan = experiment("options", FOUR)
-    found = table(plan, records_of(*(make_record(cell, OURS) for cell in plan.cells)))
-    full, *others = found.lines
-    assert not any(entry.is_as_shipped for entry in full.entries.values())
-    repeated = [
-        (line, graph)
-        for line in others
-        for graph, entry in line.entries.items()
-        if entry.cell.variant == "shipped"
-    ]
-    assert repeated
-    for line, graph in repeated:
-        entry = line.entries[graph]
-        assert entry.is_as_shipped
-        assert (entry.record, entry.published, entry.verdict, entry.difference) == (None,) * 4
-        assert not entry.is_best
-    changed = [entry for line in others for entry in line.entries.values() if entry.record]
-    assert len(changed) + len(repeated) == len(others) * len(found.graphs)
+    found = made(plan, *(make_record(cell, OURS) for cell in plan.cells))
+    others = found.numbers[found.numbers["row"] != "shipped"]
+    repeated = others[others["variant"] == "shipped"]
+    assert len(repeated)
+    assert list(found.numbers.index[found.numbers["is_as_shipped"].astype(bool)]) == list(
+        repeated.index
+    )
+    columns = ["test_mean", "printed_mean", "is_reached", "difference", "is_best"]
+    assert repeated[columns].isna().all(axis=None)
+    assert others["test_mean"].notna().sum() + len(repeated) == len(others)
     assert (found.missing, len(found.done)) == ((), len(plan.cells))
 
 
-def test_a_row_that_is_as_shipped_everywhere_is_a_variant():
+def test_a_row_that_is_as_shipped_everywhere_is_a_variant(made):
     plan = experiment("options", FOUR)
     row = dataclasses.replace(plan.rows[1], cells=plan.rows[0].cells)
-    found = table(dataclasses.replace(plan, rows=(plan.rows[0], row)), records_of())
-    assert [line.kind for line in found.lines] == ["shipped", VARIANT]
+    found = made(dataclasses.replace(plan, rows=(plan.rows[0], row)))
+    assert list(by_row(found, "kind").values()) == ["shipped", VARIANT]
 
 
-def test_rows_stand_in_the_papers_order_then_shipped_then_averaged(plan):
-    found = table(plan, records_of())
-    assert [line.label for line in found.lines] == [
-        *("mlp", "gcn", "mixhop", "gcn-jk", "appnp", "gprgnn", "bmgcn", "mmp", "hpgmn"),
-        *("hpgmn, shipped", "hpgmn, shipped, 5 seeds averaged"),
-    ]
-    assert [line.kind for line in found.lines] == ["tuned"] * 9 + ["shipped", ENSEMBLE]
-    assert found.references == {}
-    assert found.reference("texas") is None
+def test_rows_stand_in_the_papers_order_then_shipped_then_averaged(plan, made):
+    found = made(plan)
+    assert by_row(found, "kind") == {
+        **dict.fromkeys(
+            ("mlp", "gcn", "mixhop", "gcn-jk", "appnp", "gprgnn", "bmgcn", "mmp", "hpgmn"), "tuned"
+        ),
+        "hpgmn, shipped": "shipped",
+        "hpgmn, shipped, 5 seeds averaged": ENSEMBLE,
+    }
+    assert found.numbers["reference"].isna().all()
 
 
-def test_best_of_a_column_is_among_the_tuned(plan, make_record):
+def test_best_of_a_column_is_among_the_tuned(plan, make_record, made):
     found = made(
         plan,
-        shipped=make_record(cell_of(plan, "texas-hpgmn-shipped"), [99.0] * 4),
-        ours=make_record(cell_of(plan, "texas-hpgmn-tuned"), OURS),
-        same=make_record(cell_of(plan, "texas-mlp-tuned"), [85.0, 85.0, 85.0, 85.1]),
-        lower=make_record(cell_of(plan, "texas-gcn-tuned"), [84.9] * 4),
+        make_record(cell_of(plan, "texas-hpgmn-shipped"), [99.0] * 4),
+        make_record(cell_of(plan, "texas-hpgmn-tuned"), OURS),
+        make_record(cell_of(plan, "texas-mlp-tuned"), [85.0, 85.0, 85.0, 85.1]),
+        make_record(cell_of(plan, "texas-gcn-tuned"), [84.9] * 4),
     )
-    best = [line.label for line in found.lines if line.entries["texas"].is_best]
-    assert best == ["mlp", "hpgmn"]  # equal as printed
-    assert not any(line.entries["squirrel"].is_best for line in found.lines)
+    best = found.numbers[found.numbers["is_best"] == True]  # noqa: E712
+    assert list(best["row"]) == ["mlp", "hpgmn"]  # equal as printed
 
 
-def test_ensemble_shows_the_averages(plan, make_record):
-    cell = cell_of(plan, "texas-hpgmn-ensemble")
+def test_ensemble_shows_the_averages(plan, make_record, made):
     averages = [88.0, 90.0, 92.0, 94.0]
     found = made(
         plan,
-        one=make_record(cell, [50.0] * 20, average=averages),
-        ours=make_record(cell_of(plan, "texas-hpgmn-tuned"), OURS),
+        make_record(cell_of(plan, "texas-hpgmn-ensemble"), [50.0] * 20, average=averages),
+        make_record(cell_of(plan, "texas-hpgmn-tuned"), OURS),
     )
-    entry = entry_of(found, "hpgmn, shipped, 5 seeds averaged", "texas")
-    assert entry.record is not None
-    assert entry.record.score.mean == pytest.approx(91.0)
-    assert entry.record.score.std == pytest.approx(statistics.stdev(averages))
-    assert (entry.validation, entry.gap, entry.runs_per_trial) == (None, None, [])
-    assert entry.difference is not None
-    assert 100 * entry.difference.mean == pytest.approx(6.0)
-    assert entry.verdict is not None
-    assert entry.verdict.count == 4
+    line = line_of(found, "hpgmn, shipped, 5 seeds averaged", "texas")
+    assert line.test_mean == pytest.approx(91.0)
+    assert line.test_std == pytest.approx(statistics.stdev(averages))
+    assert pd.isna(line.validation_mean)
+    assert (line.trials, line.runs, line.splits, line.seeds) == (0, 4, 4, 1)
+    assert line.difference == pytest.approx(6.0)
+    assert line.is_reached is True
 
 
 @pytest.mark.parametrize(
@@ -237,66 +205,142 @@ def test_ensemble_shows_the_averages(plan, make_record):
         ({"test_score": [0.5] * 4, "test_score_mean": 0.6}, "count or mean"),
     ],
 )
-def test_a_damaged_ensemble_is_refused(plan, make_record, ensemble, sentence):
+def test_a_damaged_ensemble_is_refused(plan, make_record, made, ensemble, sentence):
     record = make_record(cell_of(plan, "texas-hpgmn-ensemble"), [50.0] * 20, ensemble=ensemble)
     with pytest.raises(HPGMNError, match=sentence) as raised:
-        table(plan, records_of(record))
+        made(plan, record)
     assert "Remove texas-hpgmn-ensemble from some/cells" in str(raised.value.remedy)
 
 
 @pytest.mark.parametrize("change", [{"test_score_mean": 0.1}, {"val_score": [0.5]}])
-def test_a_record_with_wrong_numbers_is_refused(plan, make_record, change):
+def test_a_record_with_wrong_numbers_is_refused(plan, make_record, made, change):
     record = make_record(cell_of(plan, "texas-hpgmn-tuned"), OURS, **change)
     with pytest.raises(HPGMNError, match="texas-hpgmn-tuned") as raised:
-        table(plan, records_of(record))
+        made(plan, record)
     assert "Remove texas-hpgmn-tuned from some/cells" in str(raised.value.remedy)
 
 
-def test_citation_graphs_are_set_against_the_better_form(make_record):
+def test_citation_graphs_are_set_against_the_better_form(make_record, made):
     plan = experiment("table3", FOUR)
-    records = {}
-    for graph, better in (("cora", "hpgmn-gcn"), ("citeseer", "hpgmn-appnp")):
-        for model in ("hpgmn-gcn", "hpgmn-appnp"):
-            higher = 5.0 if model == better else 1.0
-            cell = cell_of(plan, f"{graph}-{model}-tuned")
-            records[f"{graph}{model}"] = make_record(
-                cell, [80.0, 81.0, 82.0, 83.0, 84.0], val=higher
-            )
-    found = made(plan, **records)
-    assert found.references == {"cora": "hpgmn-gcn", "citeseer": "hpgmn-appnp"}
-    reference = found.reference("cora")
-    assert reference is not None
-    assert reference.cell.name == "cora-hpgmn-gcn-tuned"
-    other = entry_of(found, "hpgmn-appnp", "cora").difference
-    assert other is not None
-    assert (other.over, other.count) == ("seeds", 5)
+    better = {"cora": "hpgmn-gcn", "citeseer": "hpgmn-appnp"}
+    records = [
+        make_record(
+            cell_of(plan, f"{graph}-{model}-tuned"),
+            [80.0, 81.0, 82.0, 83.0, 84.0],
+            val=5.0 if model == better[graph] else 1.0,
+        )
+        for graph in better
+        for model in ("hpgmn-gcn", "hpgmn-appnp")
+    ]
+    numbers = made(plan, *records).numbers
+    references = numbers.groupby("graph")["reference"].first()
+    assert references[list(better)].to_dict() == better
+    # Over seeds: Welch's interval 0 ± t(0.975, 8) · √(2 · 2.5 / 5)
+    line = line_of(made(plan, *records), "hpgmn-appnp", "cora")
+    assert line.difference_high == pytest.approx(stats.t.ppf(0.975, 8))
 
 
-def test_variants_are_set_against_the_full_model(make_record):
+def test_variants_are_set_against_the_full_model(make_record, made):
     plan = experiment("figure3", FOUR)
     found = made(
         plan,
-        full=make_record(cell_of(plan, "texas-hpgmn-shipped"), OURS),
-        other=make_record(cell_of(plan, "texas-hpgmn-without-both"), THEIRS),
+        make_record(cell_of(plan, "texas-hpgmn-shipped"), OURS),
+        make_record(cell_of(plan, "texas-hpgmn-without-both"), THEIRS),
     )
-    assert [line.kind for line in found.lines] == ["shipped", *[VARIANT] * 3]
-    assert found.references == {"texas": "full"}
-    gap = entry_of(found, "without both", "texas").difference
-    assert gap is not None
-    assert 100 * gap.mean == pytest.approx(-3.0)
-    assert entry_of(found, "full", "texas").is_best
-    assert entry_of(found, "without both", "texas").published is None
-    assert found.competing == list(found.lines)
+    assert list(by_row(found, "kind").values()) == ["shipped", *[VARIANT] * 3]
+    line = line_of(found, "without both", "texas")
+    assert (line.reference, line.difference) == ("full", pytest.approx(-3.0))
+    assert pd.isna(line.printed_mean)
+    assert line_of(found, "full", "texas").is_best is True
 
 
-def test_table4_has_numbers_of_its_own():
-    found = table(experiment("table4", FOUR), records_of())
-    printed = {line.label: line.entries["squirrel"].published for line in found.lines}
-    means = {label: own.mean for label, own in printed.items() if own}
-    assert means == {
-        "full": 72.3,
-        "without attributes": 71.7,
-        "without class counts": 57.8,
-        "without class means": 41.7,
-        "without diffusion": 68.4,
-    }
+def test_table4_has_numbers_of_its_own(made):
+    found = made(experiment("table4", FOUR)).numbers
+    assert list(found.loc[found["graph"] == "squirrel", "printed_mean"]) == [
+        *(72.3, 71.7, 57.8, 41.7, 68.4)
+    ]
+
+
+# The order of models.
+
+SMALL = Budget(trials=1, splits=2, graphs=("chameleon-filtered", "chameleon", "cornell"))
+
+
+@pytest.fixture
+def sound(make_record, made):
+    """The table of the sound protocol with given means: graph → model → mean of two splits.
+
+    The second split is 0.1 higher for mlp, 0.2 lower for all others: differences between these have
+    no spread, those to mlp have a deviation of 0.2.
+    """
+    plan = experiment("sound", SMALL)
+
+    def _make(means):
+        records = []
+        for cell in plan.cells:
+            if cell.model in means.get(cell.graph, {}):
+                mean = means[cell.graph][cell.model]
+                half = 0.05 if cell.model == "mlp" else -0.1
+                records.append(make_record(cell, [mean - half, mean + half]))
+        return made(plan, *records)
+
+    return _make
+
+
+MEANS = {
+    "chameleon": {"hpgmn": 80.0, "dirgcn": 78.0, "gcn": 60.0, "mlp": 50.0},
+    "chameleon-filtered": {"hpgmn": 42.0, "dirgcn": 43.0, "gcn": 44.0, "mlp": 36.0},
+}
+
+
+def test_only_models_with_both_records_are_paired(sound):
+    graphs = ("chameleon", "chameleon-filtered")
+    means = paired_means(sound(MEANS), graphs)
+    assert list(means.index) == ["mlp", "gcn", "dirgcn", "hpgmn"]
+    assert list(means.loc["hpgmn"]) == pytest.approx([80.0, 42.0])
+    assert reversed_pairs(means) == 3  # hpgmn-dirgcn, hpgmn-gcn, dirgcn-gcn
+    fewer = {"chameleon": MEANS["chameleon"], "chameleon-filtered": {"gcn": 44.0}}
+    assert list(paired_means(sound(fewer), graphs).index) == ["gcn"]
+    assert paired_means(sound({}), graphs).empty
+
+
+@pytest.mark.parametrize(
+    ("means", "rank", "rival", "distance"),
+    [
+        ({"hpgmn": 70.0, "gcn": 60.0}, "1 of 2", "gcn", 10.0),
+        ({"hpgmn": 70.0, "gcn": 71.0, "mlp": 70.5}, "3 of 3", "gcn", -1.0),
+        ({"hpgmn": 70.0, "gcn": 70.0}, "1 of 2", "gcn", 0.0),
+        ({"gcn": 71.0}, "–", "gcn", None),
+        ({"hpgmn": 71.0}, "1 of 1", None, None),
+    ],
+)
+def test_rank_of_hpgmn(sound, means, rank, rival, distance):
+    order = standing(sound({"cornell": means}), "cornell")
+    assert (order.rank(order.ours), order.rival) == (rank, rival)
+    assert (order.distance is None) == (distance is None)
+    if order.distance is not None:
+        assert 100 * order.distance.mean == pytest.approx(distance)
+
+
+def test_the_lead_is_paired(sound):
+    # 0.3 ± t(0.975, 1) · √((1/2 + 20/48) · 0.045) = 0.3 ± 12.706 · 0.2031
+    order = standing(sound({"cornell": {"hpgmn": 42.3, "mlp": 42.0, "gcn": 30.0}}), "cornell")
+    assert order.first == "hpgmn"
+    assert 100 * order.lead.mean == pytest.approx(0.3)
+    assert 100 * order.lead.low == pytest.approx(0.3 - 12.706 * 0.2031, abs=1e-3)
+
+
+def test_without_records_there_is_no_order(sound):
+    assert standing(sound({}), "cornell") is None
+
+
+def test_a_form_of_hpgmn_is_no_rival_of_another(make_record, made):
+    plan = experiment("table3", Budget(trials=1, seeds=2, graphs=("cora",)))
+    given = {"hpgmn-gcn": (84.0, 1.0), "hpgmn-appnp": (83.0, 9.0), "gcn": (80.0, 2.0)}
+    records = [
+        make_record(cell, [given[cell.model][0]] * 2, val=given[cell.model][1])
+        for cell in plan.cells
+        if cell.variant == "tuned" and cell.model in given
+    ]
+    order = standing(made(plan, *records), "cora")
+    assert (order.ours, order.rival, order.rank(order.ours)) == ("hpgmn-appnp", "gcn", "2 of 3")

@@ -17,10 +17,10 @@ from hpgmn.graph import Graph, Splits
 from hpgmn.models import find_model
 from hpgmn.runs import outputs as run_metrics
 from hpgmn.runs import spec as run_module
-from hpgmn.runs.fit import train_folder
+from hpgmn.runs.fit import fit_run
 from hpgmn.runs.folder import prepare_folder
-from hpgmn.runs.search import planned_trials, run_trials
 from hpgmn.runs.spec import RunSpec
+from hpgmn.runs.trials import planned_trials, run_trials
 from hpgmn_lab.reproduction import work as module
 from hpgmn_lab.reproduction.cells import Cell, read_cell
 from hpgmn_lab.reproduction.work import Execution, do_cell, free_memory
@@ -66,10 +66,10 @@ def calls(monkeypatch):
 
     def counted_run(*arguments, **options):
         counts.runs += 1
-        return train_folder(*arguments, **options)
+        return fit_run(*arguments, **options)
 
     monkeypatch.setattr(module, "run_trials", counted_trials)
-    monkeypatch.setattr(module, "train_folder", counted_run)
+    monkeypatch.setattr(module, "fit_run", counted_run)
     return counts
 
 
@@ -113,7 +113,7 @@ def test_a_tuned_cell_is_the_best_trial_by_validation_on_all_splits(
     prepare_folder(tmp_path / "run", spec, resume=False, overwrite=False)
     named = Graph.__new__(Graph)
     named.__dict__.update(small_graph.__dict__ | {"name": "texas"})
-    expected = json.loads(json.dumps(train_folder(spec, named, tmp_path / "run")))
+    expected = json.loads(json.dumps(fit_run(spec, named, tmp_path / "run").metrics))
     assert lasting(record.metrics) == lasting(expected)
     assert left_over(out) == []
 

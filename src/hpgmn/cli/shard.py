@@ -172,7 +172,7 @@ def _read_labels(file: str, source: Any, split: int) -> Array:
     """Read labels from a file, or from the predictions of a run."""
     from hpgmn.base.parsing import read_array
     from hpgmn.runs.folder import METRICS_FILE, PREDICTIONS_FILE
-    from hpgmn.runs.outputs import guessed_labels, refuse_other_graph
+    from hpgmn.runs.outputs import read_pseudo_labels, refuse_other_graph
 
     path = Path(file).expanduser()
     if (path / PREDICTIONS_FILE).is_file():
@@ -181,7 +181,7 @@ def _read_labels(file: str, source: Any, split: int) -> Array:
         else:
             names, facts = source.class_names, (source.num_nodes, source.fingerprint)
         refuse_other_graph(path / METRICS_FILE, *facts)
-        return guessed_labels(path / PREDICTIONS_FILE, names, split)
+        return read_pseudo_labels(path / PREDICTIONS_FILE, names, split)
     if path.suffix != ".npy" or not path.is_file():
         raise DataNotFoundError(
             f"--labels takes estimated, train, the folder of a finished run, or an existing "

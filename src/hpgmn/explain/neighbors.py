@@ -26,10 +26,10 @@ from hpgmn.base.sparse import SparseMatrix, inverse_or_zero, scale_attributes, t
 from hpgmn.explain.replicas import ReplicaView, mean_log_probabilities, mean_probabilities
 from hpgmn.graph import Array, Graph
 from hpgmn.graph.edges import sorted_csr
+from hpgmn.models.stage import logits
 from hpgmn.statistics import Statistic, averaged_statistic, base_name
 from hpgmn.statistics.labelwise import FactoredMeans, class_counts, class_means, scale_counts
 from hpgmn.statistics.operators import DenseRows, NeighborMean, ReplicaRows, SparseRows
-from hpgmn.training.trainer import logits
 
 RERUNS = 50
 """Most neighbours for which a model without statistics is run again."""

@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 DATA_VARIABLE = "HPGMN_DATA"
 """The environment variable that names a folder of graph files."""
 
-_TABLES = (".csv", ".tsv", ".parquet")
+_TABLES = (".csv", ".tsv", ".parquet")  # tables.sources would load pyarrow
 
 
 @dataclass(frozen=True)
@@ -56,13 +56,10 @@ class Dataset:
 
     Args:
         name: the name in every command, report and file (``<name>.npz``).
-        num_nodes: N.
         num_edges: edges as the source lists them, self-loops and repeats included.
-        num_features: F.
-        num_classes: C.
-        homophily: node homophily of the undirected graph, where it was measured.
         metric: "accuracy" or "roc_auc".
         source: where the graph comes from.
+        homophily: node homophily of the undirected graph, where it was measured.
         download: how to download it; None: the user supplies the file.
         defects: known defects.
         is_defective: whether loading it warns of the defects.
@@ -74,9 +71,9 @@ class Dataset:
     num_edges: int
     num_features: int
     num_classes: int
-    homophily: float | None
     metric: str
     source: str
+    homophily: float | None = None
     download: Download | None = None
     defects: str = ""
     is_defective: bool = False
@@ -111,20 +108,9 @@ class Protocol:
 
 
 def _dataset(name: str, entry: dict[str, Any]) -> Dataset:
-    size, download = entry["size"], entry.get("download")
-    if download is not None:
-        download = Download(download.pop("class"), **download)
-    return Dataset(
-        name,
-        *(size["nodes"], size["edges"], size["attributes"], size["classes"]),
-        entry.get("homophily"),
-        entry["metric"],
-        entry["source"],
-        download,
-        entry.get("defects", ""),
-        entry.get("warn", False),
-        entry.get("random_splits", False),
-    )
+    if "download" in entry:
+        entry["download"] = Download(**entry["download"])
+    return Dataset(name, **entry.pop("size"), **entry)
 
 
 _REGISTRY = load_yaml(Path(__file__).with_suffix(".yaml"))
@@ -277,9 +263,8 @@ def _graph_path(graph: str | Path) -> Path:
             return local_copy
         remedy = supply_file(graph)
         if DATASETS[graph].download is not None:
-            remedy = (
-                Remedy("Download it", command="datasets", option="download", value=graph) | remedy
-            )
+            download = Remedy("Download it", command="datasets", option="download", value=graph)
+            remedy = download | remedy
         raise DataNotFoundError(f"Dataset '{graph}' has no local copy.", remedy)
     if is_graph_folder(path):
         return path
@@ -367,11 +352,9 @@ def _with_random_splits(graph: Graph, stratified: bool, log: Callable[[str], Non
     try:
         splits = random_splits(graph, stratified=stratified)
     except GraphError as error:  # an error only where splits are needed
-        logger.info("Graph '%s' has no splits and gets none. %s", graph.name, error)
+        logger.info("Graph '%s' has no splits. %s", graph.name, error)
         return graph
     kind = "stratified" if stratified else "not stratified"
-    log(
-        f"Graph '{graph.name}' has no splits and gets 10 random ones 60/20/20, {kind}, seeds 0 to "
-        "9."
-    )
+    drawn = f"using 10 random splits 60/20/20, {kind}, seeds 0 to 9"
+    log(f"Graph '{graph.name}' has no splits; {drawn}.")
     return graph.with_splits(splits)

@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from hpgmn.base.errors import HPGMNError, Remedy
 from hpgmn.base.randomness import DropRate, stable_key
 from hpgmn.base.settings import TrainSettings
 from hpgmn.graph import Array, Graph
+from hpgmn.models.layers import Output
 from hpgmn.models.memory import NODE_PENALTIES
-from hpgmn.statistics import LocalStatistics
+from hpgmn.statistics import LocalStatistics, Statistic
 
 Parameters: TypeAlias = dict[str, Tensor]
+T = TypeVar("T")
+U = TypeVar("U")
+
+READ_NODES = 65536
+"""Nodes evaluated at once by a stage in batches."""
 
 
 @dataclass(frozen=True)
@@ -192,6 +200,11 @@ class TrainingStage:
     is_replayable: bool = True
 
     @property
+    def is_on_gpu(self) -> bool:
+        """Whether rows of a batch are read without the host."""
+        return all(statistic.is_on_gpu for statistic in self.inputs.values())
+
+    @property
     def needs_all_nodes(self) -> bool:
         """Whether a training step must read more than the train nodes."""
         if self.batch_size:
@@ -277,3 +290,59 @@ def load_parameters(model: nn.Module, parameters: Parameters) -> None:
         by_name = dict(model.named_parameters())
         for name, value in parameters.items():
             by_name[name].copy_(value)
+
+
+def logits(
+    task: TrainingTask,
+    entry: ModelEntry,
+    parameters: Mapping[str, Parameters],
+    nodes: Tensor | None = None,
+) -> Tensor:
+    """Return a trained model's logits, dropout off: (R, N, C), or (R, B, C) of (B,) nodes."""
+    *_, build = entry.stages.values()
+    stage = build(task, parameters)
+    model = stage.model.to(task.device)
+    shapes = {name: value.shape for name, value in model.named_parameters()}
+    if shapes != {name: value.shape for name, value in parameters[stage.name].items()}:
+        raise HPGMNError(
+            f"The code of {entry.name} has changed: its parameters are not those that were "
+            "trained.",
+            Remedy("Restore the code") | "Train again",
+        )
+    load_parameters(model, parameters[stage.name])
+    if nodes is None and stage.batch_size:
+        nodes = torch.arange(task.graph.num_nodes)
+    chosen = None if nodes is None else nodes.to(task.device).expand(len(task.replicas), -1)
+    with torch.no_grad():
+        return stage_logits(stage, chosen)
+
+
+def stage_logits(stage: TrainingStage, nodes: Tensor | None) -> Tensor:
+    """Return logits of (R, B) nodes, or of all; in parts for a stage in batches."""
+    model = stage.model
+    if nodes is None or not stage.batch_size:
+        output: Output = model(stage.inputs, None, nodes)
+        return output.logits
+    parts = torch.split(nodes, READ_NODES, dim=1)
+    if stage.is_on_gpu:
+        return torch.cat([model(rows_of(stage, part)).logits for part in parts], dim=1)
+    pairs = prefetch(parts, lambda part: rows_of(stage, part))
+    return torch.cat([model(inputs).logits for _, inputs in pairs], dim=1)
+
+
+def rows_of(stage: TrainingStage, nodes: Tensor) -> dict[str, Statistic]:
+    """Return the inputs of (R, B) nodes, for a stage that reads rows."""
+    return {name: statistic.some(nodes) for name, statistic in stage.inputs.items()}
+
+
+def prefetch(items: Iterable[T], fetch: Callable[[T], U]) -> Iterator[tuple[T, U]]:
+    """Yield each item with its fetched value, fetching the next one meanwhile."""
+    with ThreadPoolExecutor(1) as pool:
+        waiting = None
+        for item in items:
+            coming = (item, pool.submit(fetch, item))
+            if waiting is not None:
+                yield waiting[0], waiting[1].result()
+            waiting = coming
+        if waiting is not None:
+            yield waiting[0], waiting[1].result()

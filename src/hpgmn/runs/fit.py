@@ -12,10 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from hpgmn.base.errors import HPGMNError
+from hpgmn.base.files import json_digest
 from hpgmn.base.machine import reset_peak_memory
 from hpgmn.base.parsing import read_json
 from hpgmn.base.settings import make_settings, read_yaml
 from hpgmn.graph import Graph, Split
+from hpgmn.graph.graph import graph_content
 from hpgmn.graph.homophily import node_homophily
 from hpgmn.models import find_model
 from hpgmn.models.stage import Replica
@@ -27,19 +29,13 @@ from hpgmn.runs.folder import (
     finish,
     note_made_with,
 )
-from hpgmn.runs.outputs import Result, run_metrics, write_history, write_predictions
-from hpgmn.runs.spec import (
-    CONFIG_FILE,
-    RunSpec,
-    check_run,
-    earlier_identity,
-    made_with,
-    run_identity,
-)
-from hpgmn.training.checkpoint import read_seconds, read_tensors
+from hpgmn.runs.outputs import TrainingResult, run_metrics, write_history, write_predictions
+from hpgmn.runs.spec import CONFIG_FILE, RunSpec, check_run, made_with
+from hpgmn.training.checkpoint import read_tensors
 from hpgmn.training.checks import class_number
 from hpgmn.training.replicas import Fitted, Progress, fit_replicas
 from hpgmn.training.saved import MODEL_FILE, SavedModel
+from hpgmn.training.state import read_seconds
 from hpgmn.training.trainer import deterministic_algorithms
 
 logger = logging.getLogger(__name__)
@@ -112,62 +108,44 @@ class FittedRun:
     splits: list[Split]
 
 
-def train_folder(
-    spec: RunSpec,
-    graph: Graph,
-    folder: Path,
-    *,
-    report: Callable[[Progress], None] | None = None,
-    should_stop: Callable[[], bool] = lambda: False,
-    memory_share: float = 1.0,
-    warnings: Sequence[str] = (),
-) -> dict[str, Any]:
-    """Train into a prepared folder, all but the report; return the content of ``metrics.json``.
-
-    An interrupted run of the same specification is continued.
-
-    Args:
-        spec: what is trained.
-        graph: the graph.
-        folder: the run folder.
-        report: called after each epoch.
-        should_stop: polled after each epoch; True saves the state and raises KeyboardInterrupt.
-        memory_share: this process's share of the memory, where several train at once.
-        warnings: those logged before, which ``metrics.json`` lists, too.
-    """
-    checked = check_run(spec, graph)
-    for line in checked[1]:
-        logger.warning(line)
-    return fit_run(
-        *(spec, graph, folder),
-        checked=checked,
-        made=made_with(graph, spec.splits, spec.device),
-        report=report,
-        should_stop=should_stop,
-        memory_share=memory_share,
-        warnings=warnings,
-    ).metrics
-
-
 def fit_run(
     spec: RunSpec,
     graph: Graph,
     folder: Path,
     *,
-    checked: tuple[list[Split], list[str]],
-    made: Mapping[str, Any],
-    report: Callable[[Progress], None] | None,
-    should_stop: Callable[[], bool],
+    checked: tuple[list[Split], list[str]] | None = None,
+    made: Mapping[str, Any] | None = None,
+    report: Callable[[Progress], None] | None = None,
+    should_stop: Callable[[], bool] = lambda: False,
     memory_share: float = 1.0,
     warnings: Sequence[str] = (),
 ) -> FittedRun:
-    """Train, score and write everything but the report."""
+    """Train into a prepared folder, score, and write everything but the report.
+
+    An interrupted run of the same specification is continued.
+
+    Args:
+        checked: the result of :func:`check_run`, if it was called and its warnings logged.
+        made: the result of :func:`made_with`, if it was called.
+        report: called after each epoch.
+        should_stop: polled after each epoch; True saves the state and raises KeyboardInterrupt.
+        memory_share: this process's share of the memory, where several train at once.
+        warnings: those logged before, which ``metrics.json`` lists, too.
+    """
+    if checked is None:
+        checked = check_run(spec, graph)
+        for line in checked[1]:
+            logger.warning(line)
     started = time.perf_counter()
     reset_peak_memory(spec.device)
-    splits, found = checked
+    splits, split_warnings = checked
     entry = find_model(spec.model)
-    identity = _identity(spec, graph, entry.source, folder)  # reads the config's version
-    changed = note_made_with(folder, spec, made)
+    identity = state_identity(  # reads the config's version, which may be replaced below
+        *(folder, spec),
+        [graph_content(graph, spec.splits), entry.source],
+        lambda: [graph.fingerprint, graph.y.tolist(), entry.source],
+    )
+    changed = note_made_with(folder, spec, made or made_with(graph, spec.splits, spec.device))
     for line in changed:
         logger.warning(line)
     settings = make_settings(entry.settings, spec.settings)
@@ -177,7 +155,7 @@ def fit_run(
     replica_splits = [split for split in splits for _ in range(spec.seeds)]
     state = folder / STATE_FOLDER
     state.mkdir(exist_ok=True)
-    before = _elapsed(state)
+    elapsed = sum(read_seconds(path) for path in state.glob("state-*.safetensors"))
     with deterministic_algorithms(spec.deterministic, spec.device):
         fitted = fit_replicas(
             graph,
@@ -198,34 +176,41 @@ def fit_run(
     model.write(folder / MODEL_FILE)
     write_history(folder / HISTORY_FILE, fitted.replicas, fitted.history)
     write_predictions(folder / PREDICTIONS_FILE, graph, fitted, replica_splits, model.temperatures)
-    with deterministic_algorithms(spec.deterministic, spec.device):
-        estimates = model.estimator_logits(graph, spec.device)
-    metrics = _metrics(spec, graph, fitted, replica_splits, model, estimates)
+    metrics = _metrics(spec, graph, fitted, replica_splits, model)
     metrics["nodes"] = {
         part: [int(getattr(split, part).sum()) for split in splits]
         for part in ("train", "val", "test")
     }
-    metrics["warnings"] = list(dict.fromkeys([*warnings, *found, *changed]))
+    metrics["warnings"] = list(dict.fromkeys([*warnings, *split_warnings, *changed]))
     if (folder / PORTFOLIO_FILE).exists():
         metrics["portfolio"] = read_json(folder / PORTFOLIO_FILE)
-    metrics["seconds"] = before + time.perf_counter() - started
+    metrics["seconds"] = elapsed + time.perf_counter() - started
     finish(folder, metrics)
     return FittedRun(metrics, model, fitted, replica_splits)
 
 
-def _elapsed(state: Path) -> float:
-    """Return the seconds that an interrupted run has spent."""
-    return sum(read_seconds(path) for path in state.glob("state-*.safetensors"))
+def state_identity(
+    folder: Path,
+    spec: RunSpec,
+    content: Sequence[Any],
+    earlier_content: Callable[[], Sequence[Any]],
+) -> str:
+    """Return the identity under which states of a training are saved and resumed.
 
+    States that a version before 0.2 has left in the folder keep theirs, which included the version.
 
-def _identity(spec: RunSpec, graph: Graph, source: str, folder: Path) -> str:
-    """Return the identity of a training: that of its states where an earlier version wrote them."""
-    identity = run_identity(spec, graph, source)
+    Args:
+        content: what determines the result besides the specification.
+        earlier_content: returns what earlier versions hashed instead.
+    """
+    about = spec.as_dict()
+    del about["version"]  # a newer version resumes, too
+    identity = json_digest([about, *content])
     recorded = _recorded_identity(folder / STATE_FOLDER)
     if recorded in (None, identity):
         return identity
-    version = read_yaml(folder / CONFIG_FILE).get("version")
-    earlier = earlier_identity(spec, graph, source, version)
+    about["version"] = read_yaml(folder / CONFIG_FILE).get("version")
+    earlier = json_digest([about, *earlier_content()])
     return earlier if recorded == earlier else identity
 
 
@@ -234,23 +219,19 @@ def _recorded_identity(state: Path) -> str | None:
     with suppress(OSError, ValueError, KeyError, TypeError):
         return str(read_json(state / "plan.json")["identity"])
     with suppress(HPGMNError):
-        for path in sorted(state.glob("state-*.safetensors")):
+        for path in sorted(state.glob("state*.safetensors")):
             return str(read_tensors(path)[1].get("identity"))
     return None
 
 
 def _metrics(
-    spec: RunSpec,
-    graph: Graph,
-    fitted: Fitted,
-    splits: Sequence[Split],
-    model: SavedModel,
-    estimates: Any,
+    spec: RunSpec, graph: Graph, fitted: Fitted, splits: Sequence[Split], model: SavedModel
 ) -> dict[str, Any]:
     """Return the content of ``metrics.json`` that the training determines."""
-    last = list(fitted.best_epoch)[-1]
+    with deterministic_algorithms(spec.deterministic, spec.device):
+        estimates = model.estimator_logits(graph, spec.device)
     homophily = node_homophily(graph)
-    result = Result(
+    result = TrainingResult(
         logits=fitted.logits,
         y=graph.y,
         val=[split.val for split in splits],
@@ -258,10 +239,10 @@ def _metrics(
         temperatures=model.temperatures,
         mean_temperatures=model.mean_temperatures,
         val_score=fitted.val_score,
-        best_epoch=fitted.best_epoch[last],
+        best_epoch=list(fitted.best_epoch.values())[-1],
         history=fitted.history,
         seconds=fitted.seconds,
-        guesses=estimates,
+        estimator_logits=estimates,
     )
     summary = {
         "num_nodes": graph.num_nodes,

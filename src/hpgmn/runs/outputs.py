@@ -1,4 +1,4 @@
-"""What ``metrics.json`` of a run says, wherever its training happened."""
+"""The files that a training writes: metrics, predictions and learning curves, and their readers."""
 
 from __future__ import annotations
 
@@ -9,12 +9,9 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
 from torch import Tensor
 
 from hpgmn.base.errors import HPGMNError, Remedy
@@ -38,10 +35,24 @@ from hpgmn.training.checks import class_number
 from hpgmn.training.replicas import Fitted
 from hpgmn.training.saved import MODEL_FILE
 
+if TYPE_CHECKING:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+RESTORE = Remedy("Train again", option="overwrite", value=True) | "Restore the file"
+
+
+def damaged_file(path: Path, fault: str) -> HPGMNError:
+    """Return the error about a file of a run folder that cannot be used."""
+    return HPGMNError(f"The file {path} {fault}.", RESTORE)
+
+
+# metrics.json
+
 
 @dataclass(frozen=True)
-class Result:
-    """What a training came to, of R replicas: split by split, with the seeds inside.
+class TrainingResult:
+    """The trained replicas as they are scored: R of them, split by split with the seeds inside.
 
     Attributes:
         logits: (R, M, C) of all nodes, or of those that are scored.
@@ -54,7 +65,7 @@ class Result:
         best_epoch: (R,) of the last stage.
         history: for each stage and each recorded number (epochs, R).
         seconds: of statistics and of training.
-        guesses: (R, M, C) of the label estimator, where they are known.
+        estimator_logits: (R, M, C) of the label estimator; None without one.
     """
 
     logits: Tensor
@@ -67,51 +78,48 @@ class Result:
     best_epoch: Tensor
     history: Mapping[str, Mapping[str, Tensor]]
     seconds: Mapping[str, float]
-    guesses: Tensor | None = None
-
-
-def write_metrics(path: Path, metrics: Mapping[str, Any]) -> None:
-    """Write ``metrics.json``, with a checksum of itself."""
-    write_text(path, json.dumps(with_checksum(metrics), indent=1) + "\n")
-
-
-def read_metrics(path: Path) -> dict[str, Any]:
-    """Read ``metrics.json``, the one reader of it; a damaged file is refused."""
-    remedy = Remedy("Restore it") | Remedy("Train that run again", option="overwrite", value=True)
-    try:
-        found = read_json(path)
-        if isinstance(found, dict):
-            check_format(path, found.get("format"), RUN_FORMAT)
-        return verify_run_checksum(found)
-    except OSError as error:
-        raise HPGMNError(f"Cannot read {path} ({error.strerror or error}).", remedy) from None
-    except ValueError as error:
-        raise HPGMNError(f"{path} is damaged: {error}.", remedy) from None
+    estimator_logits: Tensor | None = None
 
 
 def run_metrics(
-    spec: RunSpec, result: Result, graph: str, summary: Mapping[str, Any]
+    spec: RunSpec, result: TrainingResult, graph: str, summary: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Return the content of ``metrics.json``; the only place that reads test labels.
 
     Args:
-        spec: what was trained.
-        result: what it came to.
-        graph: the graph's name.
+        graph: its name.
         summary: its sizes and ``class_names``.
     """
-    from hpgmn.evaluation.scores import Score, calibration_report, scores
+    from hpgmn.evaluation.scores import (
+        Score,
+        calibration_report,
+        ensemble_scores,
+        ensemble_size,
+        scores,
+    )
 
-    tested = all(mask.any() for mask in result.test)
-    sought = class_number(spec.positive, summary["class_names"])
-    score, accuracy, estimator = None, None, None
-    if tested:
-        own = (result.y, result.test)
-        score = Score.of(scores(result.logits, *own, spec.metric, sought))
-        accuracy = Score.of(scores(result.logits, *own, "accuracy"))
-        if result.guesses is not None:
-            guessed = Score.of(scores(result.guesses, *own, "accuracy"))
-            estimator = {"test_accuracy_mean": guessed.mean, "test_accuracy_std": guessed.std}
+    positive = class_number(spec.positive, summary["class_names"])
+    score, accuracy, estimator, ensemble = None, None, None, {}
+    if all(mask.any() for mask in result.test):
+        test = (result.y, result.test)
+        score = Score.of(scores(result.logits, *test, spec.metric, positive))
+        accuracy = Score.of(scores(result.logits, *test, "accuracy"))
+        if result.estimator_logits is not None:
+            estimated = Score.of(scores(result.estimator_logits, *test, "accuracy"))
+            estimator = {"test_accuracy_mean": estimated.mean, "test_accuracy_std": estimated.std}
+        if spec.seeds > 1:
+            size = ensemble_size(len(spec.splits), spec.seeds)
+            mean = Score.of(
+                ensemble_scores(
+                    *(result.logits, *test, spec.metric, positive), seeds=spec.seeds, size=size
+                )
+            )
+            ensemble["ensemble"] = {
+                "seeds": size,
+                "test_score": list(mean.values),
+                "test_score_mean": mean.mean,
+                "test_score_std": mean.std,
+            }
     calibration = calibration_report(
         *(result.logits, result.temperatures, result.y, result.val, result.test),
         seeds=spec.seeds,
@@ -134,7 +142,7 @@ def run_metrics(
         "label_estimator": estimator,
         "calibration": calibration
         | {"mean_temperature": list(result.mean_temperatures[:: spec.seeds])},
-        **(_ensemble(spec, result, sought) if tested else {}),
+        **ensemble,
         "seconds_statistics": result.seconds["statistics"],
         "seconds_training": result.seconds["training"],
         "epochs": result.best_epoch.tolist(),
@@ -150,34 +158,55 @@ def run_metrics(
     }
 
 
-def _ensemble(spec: RunSpec, result: Result, sought: int) -> dict[str, Any]:
-    """The score of seeds averaged, where there are several."""
-    from hpgmn.evaluation.scores import Score, ensemble_scores, ensemble_size
+def write_metrics(path: Path, metrics: Mapping[str, Any]) -> None:
+    """Write ``metrics.json``, with a checksum of itself."""
+    write_text(path, json.dumps(with_checksum(metrics), indent=1) + "\n")
 
-    if spec.seeds == 1:
-        return {}
-    size = ensemble_size(len(spec.splits), spec.seeds)
-    own = Score.of(
-        ensemble_scores(
-            *(result.logits, result.y, result.test, spec.metric, sought),
-            seeds=spec.seeds,
-            size=size,
-        )
-    )
-    about = {"seeds": size, "test_score": list(own.values)}
-    return {"ensemble": about | {"test_score_mean": own.mean, "test_score_std": own.std}}
+
+def read_metrics(path: Path, require: Sequence[str] = ()) -> dict[str, Any]:
+    """Read ``metrics.json``; refuse a damaged file, and one without the required entries."""
+    content = read_object(path)
+    check_format(path, content.get("format"), RUN_FORMAT)
+    try:
+        metrics = verify_run_checksum(content)
+    except ValueError as error:
+        raise damaged_file(path, f"is damaged: {error}") from None
+    require_entries(path, metrics, require)
+    return metrics
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """Read a file of one JSON object."""
+    try:
+        content = read_json(path)
+    except OSError as error:
+        raise damaged_file(path, f"cannot be read ({error.strerror or error})") from None
+    except ValueError as error:
+        raise damaged_file(path, f"is damaged: {error}") from None
+    if not isinstance(content, dict):
+        raise damaged_file(path, "is damaged: one JSON object expected")
+    return content
+
+
+def require_entries(path: Path, content: Mapping[str, Any], names: Sequence[str]) -> None:
+    """Refuse a file that lacks entries."""
+    missing = [name for name in names if name not in content]
+    if missing:
+        raise damaged_file(path, f"lacks {', '.join(missing)}")
+
+
+# predictions.parquet
 
 
 @dataclass(frozen=True)
 class NodeTable:
-    """What is known of some nodes before a model speaks.
+    """The columns of predictions that do not depend on the model.
 
     Attributes:
-        nodes: (N,) their positions in the graph.
-        ids: (N,) their names.
+        nodes: (N,) positions in the graph.
+        ids: (N,) names.
         roles: (N,) train, val, test or unlabelled.
-        y: (N,) their classes, -1 where unknown.
-        class_names: C of them.
+        y: (N,) classes, -1 where unknown.
     """
 
     nodes: Array
@@ -186,14 +215,10 @@ class NodeTable:
     y: Array
     class_names: Sequence[str]
 
-    def with_predictions(self, replica: Replica, guess: Array, chances: Array) -> pa.Table:
-        """The rows of one run.
+    def with_predictions(self, replica: Replica, classes: Array, probabilities: Array) -> pa.Table:
+        """Return the rows of a replica, from its (N,) classes and (N, C) probabilities."""
+        import pyarrow as pa
 
-        Args:
-            replica: its split and seed.
-            guess: (N,) predicted classes.
-            chances: (N, C) probabilities.
-        """
         names = np.asarray(self.class_names, dtype=object)
         labels = [str(names[label]) if label >= 0 else None for label in self.y.tolist()]
         columns = {
@@ -203,15 +228,15 @@ class NodeTable:
             "node_id": pa.array(self.ids.tolist()),
             "role": pa.array(self.roles.tolist(), pa.string()),
             "label": pa.array(labels, pa.string()),
-            "prediction": pa.array(names[guess].tolist(), pa.string()),
+            "prediction": pa.array(names[classes].tolist(), pa.string()),
         }
         for number, name in enumerate(self.class_names):
-            columns[f"probability_{name}"] = chances[:, number]
+            columns[f"probability_{name}"] = probabilities[:, number]
         return pa.table(columns)
 
 
 def roles(split: Split) -> Array:
-    """For each node its role in a split."""
+    """Return the role of each node in a split."""
     names = np.full(split.train.shape, "unlabelled", dtype=object)
     for part in ("train", "val", "test"):
         names[getattr(split, part)] = part
@@ -222,21 +247,119 @@ def write_predictions(
     path: Path, graph: Graph, fitted: Fitted, splits: Sequence[Split], temperatures: Sequence[float]
 ) -> None:
     """Write ``predictions.parquet``: a row per split, seed and node."""
-    ids = graph.node_ids
-    if ids is None:
-        ids = np.arange(graph.num_nodes).astype(str)
-    chances = calibrated_probabilities(fitted.logits, temperatures).numpy()
-    best = fitted.logits.argmax(dim=-1).numpy()  # a temperature may round a small lead away
+    import pyarrow.parquet as pq
+
     nodes = np.arange(graph.num_nodes)
+    ids = nodes.astype(str) if graph.node_ids is None else graph.node_ids
+    probabilities = calibrated_probabilities(fitted.logits, temperatures).numpy()
+    classes = fitted.logits.argmax(dim=-1).numpy()  # a temperature may round a small lead away
     with atomic_write(path) as draft, ExitStack() as stack:
         writer = None
-        for replica, split, own, guess in zip(fitted.replicas, splits, chances, best, strict=True):
-            about = NodeTable(nodes, ids, roles(split), graph.y, graph.class_names)
-            table = about.with_predictions(replica, guess, own)
+        for place, (replica, split) in enumerate(zip(fitted.replicas, splits, strict=True)):
+            node_table = NodeTable(nodes, ids, roles(split), graph.y, graph.class_names)
+            table = node_table.with_predictions(replica, classes[place], probabilities[place])
             writer = writer or stack.enter_context(
                 pq.ParquetWriter(draft, table.schema, write_page_checksum=True)
             )
             writer.write_table(table)
+
+
+def read_predictions(
+    path: Path, columns: Sequence[str], condition: pc.Expression
+) -> tuple[pa.Table, list[str]]:
+    """Read columns of the rows that meet a condition; return also the names of all columns."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        file = pq.ParquetFile(path, page_checksum_verification=True)
+        names = file.schema_arrow.names
+        missing = [name for name in columns if name not in names]
+        if missing:
+            raise damaged_file(path, f"lacks the columns {', '.join(missing)}")
+        # Rows are chosen after reading: statistics in the footer have no checksum.
+        parts = [
+            pa.Table.from_batches([batch]).filter(condition)
+            for batch in file.iter_batches(columns=list(columns))
+        ]
+        empty = file.schema_arrow.empty_table().select(list(columns))
+        return pa.concat_tables([empty, *parts], promote_options="default"), names
+    except (OSError, ValueError, KeyError, pa.ArrowException) as error:
+        raise damaged_file(
+            path, f"is damaged or not a Parquet file ({type(error).__name__})"
+        ) from None
+
+
+def read_pseudo_labels(path: Path, class_names: Sequence[str], split: int) -> Array:
+    """Read (N,) the class that a run's first seed predicts for each node; train nodes keep theirs.
+
+    Args:
+        path: ``predictions.parquet`` of the run.
+        class_names: those of the graph.
+        split: one of the run's splits.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    columns = ["split", "seed", "node", "role", "label", "prediction"]
+    chosen = (pc.field("split") == split) & (pc.field("seed") == 0)
+    table, _ = read_predictions(path, columns, chosen)
+    if not len(table):
+        remedy = Remedy("Choose another split", option="split")
+        raise HPGMNError(f"{path} has no predictions for split {split}.", remedy)
+    is_train = pc.equal(table["role"], "train")
+    classes = pc.if_else(is_train, table["label"], table["prediction"])
+    names = pa.array([str(name) for name in class_names])
+    numbers = pc.fill_null(pc.index_in(classes, value_set=names), -1).to_numpy()
+    if (numbers < 0).any():
+        raise HPGMNError(
+            f"{path} names classes that the graph does not have.", "Choose another run"
+        )
+    nodes = table["node"].to_numpy()
+    labels = np.full(int(nodes.max()) + 1, -1, np.int32)
+    labels[nodes] = numbers
+    return labels
+
+
+def read_used_ids(path: Path) -> dict[int, list[str]]:
+    """Read from ``predictions.parquet`` the ids of the train and validation nodes of each split."""
+    import pyarrow.compute as pc
+
+    is_used = (pc.field("seed") == 0) & pc.field("role").isin(["train", "val"])
+    table, _ = read_predictions(path, ["split", "node_id", "seed", "role"], is_used)
+    ids: dict[int, list[str]] = {}
+    for split, name in zip(table["split"].to_pylist(), table["node_id"].to_pylist(), strict=True):
+        ids.setdefault(split, []).append(name)
+    return ids
+
+
+def refuse_other_graph(metrics: Path, num_nodes: int, fingerprint: str | None) -> None:
+    """Refuse a run on another graph: its predictions are those of other nodes.
+
+    Args:
+        metrics: ``metrics.json`` of the run.
+        fingerprint: the graph's; None where it was not read whole, and its size alone is compared.
+    """
+    run = metrics.parent
+    try:
+        trained_nodes = int(read_metrics(metrics)["graph_summary"]["num_nodes"])
+    except (HPGMNError, ValueError, KeyError, TypeError) as error:
+        raise HPGMNError(
+            f"{run} is not the folder of a finished run ({metrics.name}: {error!r}).",
+            Remedy("Resume the run", option="resume", value=True) | "Choose another run",
+        ) from None
+    trained = None
+    if fingerprint is not None and (run / MODEL_FILE).is_file():
+        trained = read_tensors(run / MODEL_FILE)[1].get("fingerprint")
+    if trained_nodes != num_nodes or (trained and trained != fingerprint):
+        is_same_size = trained_nodes == num_nodes
+        size = "" if is_same_size else f" ({trained_nodes:,} nodes instead of {num_nodes:,})"
+        raise HPGMNError(
+            f"The run {run} was trained on another graph{size}.", "Choose a run on this one"
+        )
+
+
+# history.jsonl
 
 
 def write_history(
@@ -245,8 +368,6 @@ def write_history(
     """Write the learning curves, one line for each run, stage and epoch.
 
     Args:
-        path: the file.
-        replicas: R of them.
         histories: for each stage and each recorded number (epochs, R).
     """
     lines = []
@@ -255,96 +376,9 @@ def write_history(
         for place, replica in enumerate(replicas):
             for epoch in range(history["loss"].shape[0]):
                 numbers = {key: rows[epoch][place] for key, rows in columns.items()}
-                if numbers["loss"] != numbers["loss"]:  # NaN: this replica had stopped
+                if math.isnan(numbers["loss"]):  # this replica had stopped
                     continue
                 finite = {k: v if math.isfinite(v) else None for k, v in numbers.items()}
                 about = {"split": replica.split, "seed": replica.seed, "stage": stage}
                 lines.append(json.dumps(about | {"epoch": epoch + 1} | finite))
     write_text(path, "\n".join(lines) + "\n")
-
-
-def guessed_labels(path: Path, class_names: Sequence[str], split: int) -> Array:
-    """(N,) the class of each node as a run's first seed predicts it; train nodes have their own.
-
-    Args:
-        path: ``predictions.parquet`` of the run.
-        class_names: those of the graph.
-        split: one of the run's splits.
-    """
-    names = pa.array([str(name) for name in class_names])
-    nodes, labels = [np.zeros(0, np.int64)], [np.zeros(0, np.int32)]
-    columns = ["split", "seed", "node", "role", "label", "prediction"]
-    try:
-        for batch in pq.ParquetFile(path, page_checksum_verification=True).iter_batches(
-            columns=columns
-        ):
-            chosen = pc.and_(pc.equal(batch["split"], split), pc.equal(batch["seed"], 0))
-            own = batch.filter(chosen)
-            is_train = pc.equal(own["role"], "train")
-            words = pc.if_else(is_train, own["label"], own["prediction"])
-            nodes.append(own["node"].to_numpy())
-            found = pc.fill_null(pc.index_in(words, value_set=names), -1)
-            labels.append(found.to_numpy(zero_copy_only=False))
-    except (OSError, ValueError, pa.ArrowException, KeyError) as error:
-        raise HPGMNError(f"{path} cannot be read ({error}).", "Train the run again") from None
-    order, values = np.concatenate(nodes), np.concatenate(labels)
-    if not len(order):
-        remedy = Remedy("Choose another split", option="split")
-        raise HPGMNError(f"{path} has no predictions for split {split}.", remedy)
-    if (values < 0).any():
-        raise HPGMNError(
-            f"{path} names classes that the graph does not have.", "Choose another run"
-        )
-    labels_of = np.full(int(order.max()) + 1, -1, np.int32)
-    labels_of[order] = values
-    return labels_of
-
-
-def used_ids(path: Path) -> dict[int, list[str]]:
-    """For each split the ids of its train and validation nodes.
-
-    Args:
-        path: ``predictions.parquet`` of the run.
-    """
-    columns = ["split", "node_id", "seed", "role"]
-    try:
-        table = pq.read_table(path, columns=columns, page_checksum_verification=True)
-        # Not while it is read: that trusts the end of the file, which has no checksum.
-        table = table.filter((pc.field("seed") == 0) & pc.field("role").isin(["train", "val"]))
-    except (OSError, ValueError, KeyError, pa.ArrowException) as error:
-        raise HPGMNError(
-            f"{path} is damaged ({type(error).__name__}).",
-            Remedy("Restore it") | Remedy("Train again", option="overwrite", value=True),
-        ) from None
-    found: dict[int, list[str]] = {}
-    for split, name in zip(*(table[key].to_pylist() for key in columns[:2]), strict=True):
-        found.setdefault(split, []).append(name)
-    return found
-
-
-def refuse_other_graph(metrics: Path, num_nodes: int, fingerprint: str | None) -> None:
-    """Refuse a run whose graph is not the one at hand: its predictions are those of other nodes.
-
-    Args:
-        metrics: ``metrics.json`` of the run.
-        num_nodes: how many the graph has.
-        fingerprint: the graph's; None where it was not read whole, and its size alone is compared.
-    """
-    run = metrics.parent
-    try:
-        about = verify_run_checksum(read_json(metrics))
-        before = int(about["graph_summary"]["num_nodes"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise HPGMNError(
-            f"{run} is not the folder of a finished run ({metrics.name}: {error!r}).",
-            Remedy("Resume the run", option="resume", value=True) | "Choose another run",
-        ) from None
-    trained = None
-    if fingerprint is not None and (run / MODEL_FILE).is_file():
-        trained = read_tensors(run / MODEL_FILE)[1].get("fingerprint")
-    differs = bool(trained and fingerprint and trained != fingerprint)
-    if before != num_nodes or differs:
-        size = "" if before == num_nodes else f" ({before:,} nodes instead of {num_nodes:,})"
-        raise HPGMNError(
-            f"The run {run} was trained on another graph{size}.", "Choose a run on this one."
-        )

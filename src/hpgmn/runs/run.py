@@ -374,13 +374,13 @@ class Run:
 
     def _unseen_masks(self, graph: Graph) -> list[Array]:
         """Return the labelled nodes of another graph that a replica has not seen."""
-        from hpgmn.runs.outputs import used_ids
+        from hpgmn.runs.outputs import read_used_ids
 
         known = graph.y >= 0
         if graph.node_ids is None or self.model.node_ids is None:
             return [known for _ in self.model.replicas]
         path = self.folder / PREDICTIONS_FILE
-        used = used_ids(path) if path.is_file() else {}
+        used = read_used_ids(path) if path.is_file() else {}
         masks = []
         for replica, labels in zip(self.model.replicas, self.model.train_labels, strict=True):
             trained = self.model.node_ids[labels >= 0].tolist()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import json
 import logging
 import time
@@ -33,7 +32,8 @@ from hpgmn.graph import Array, Split
 from hpgmn.graph.datasets import DATASETS
 from hpgmn.models import find_model
 from hpgmn.models.hpgmn import EstimatorSettings
-from hpgmn.models.stage import Parameters, Replica, TrainingStage
+from hpgmn.models.stage import Parameters, Replica, TrainingStage, stage_logits
+from hpgmn.runs.fit import state_identity
 from hpgmn.runs.folder import (
     HISTORY_FILE,
     PREDICTIONS_FILE,
@@ -43,11 +43,11 @@ from hpgmn.runs.folder import (
     note_made_with,
     prepare_folder,
 )
-from hpgmn.runs.outputs import NodeTable, Result, roles, run_metrics, write_history
+from hpgmn.runs.outputs import NodeTable, TrainingResult, roles, run_metrics, write_history
 from hpgmn.runs.spec import RunSpec, changes, surroundings
 from hpgmn.shards import ESTIMATOR_FILE, Shards
 from hpgmn.statistics import StatisticsSettings
-from hpgmn.training.checkpoint import read_seconds, read_tensors
+from hpgmn.training.checkpoint import read_tensors
 from hpgmn.training.checks import (
     LabelCounts,
     check_counts,
@@ -67,8 +67,7 @@ from hpgmn.training.shard_task import (
     fit_shards,
     load_shard_stage,
 )
-from hpgmn.training.stage_runner import stage_logits
-from hpgmn.training.state import TrainState
+from hpgmn.training.state import TrainState, read_seconds
 from hpgmn.training.trainer import deterministic_algorithms, run_training_thread
 
 logger = logging.getLogger(__name__)
@@ -238,14 +237,17 @@ class _RankRun:
         """Train, score and write; return the metrics on rank 0."""
         started = time.perf_counter()
         warnings: list[str] = []
+        identity = ""
         if self.ranks.is_first:
+            about = [self.shards.identity]
+            identity = state_identity(self.folder, self.spec, about, lambda: about)
             self.state_folder.mkdir(parents=True, exist_ok=True)
             made = made_with_shards(self.shards, self.ranks.size, self.spec.device)
             warnings += label_warnings(self.shards, self.spec.metric)
             warnings += note_made_with(self.folder, self.spec, made)
         for line in warnings:
             logger.warning(line)
-        self.ranks.barrier()
+        identity = self.ranks.broadcast_text(identity)
         path = self.state_folder / STATE_FILE
         earlier = read_seconds(path) if self.ranks.is_first and path.exists() else 0.0
         task = ShardTask.of(self.rows, self.replicas, self.ranks)
@@ -254,7 +256,7 @@ class _RankRun:
             metric=self.spec.metric,
             positive=class_number(self.spec.positive, self.shards.class_names),
             path=path,
-            identity=self._identity(),
+            identity=identity,
             report=report,
             should_stop=should_stop,
         )
@@ -277,15 +279,11 @@ class _RankRun:
         self.ranks.barrier()
         return metrics
 
-    def _identity(self) -> str:
-        about = json.dumps([self.spec.as_dict(), self.shards.identity], sort_keys=True)
-        return hashlib.sha256(about.encode()).hexdigest()
-
     def _logits(self, stage: TrainingStage, nodes: Tensor) -> Tensor:
         with torch.no_grad():
             return stage_logits(stage, nodes.expand(len(self.replicas), -1))
 
-    def _score(self, stage: TrainingStage, state: TrainState) -> Result:
+    def _score(self, stage: TrainingStage, state: TrainState) -> TrainingResult:
         """Gather the validation and test nodes of all ranks on rank 0; it fits temperatures."""
         split, y = self.rows.split, self.rows.y
         nodes = np.flatnonzero((split.val | split.test) & (y >= 0))
@@ -300,7 +298,7 @@ class _RankRun:
             fitted += fit_temperatures(mean_logits(logits)[None], labels, [val])
             scales.copy_(torch.tensor(fitted))
         *temperatures, mean_temperature = self.ranks.broadcast(scales).tolist()
-        return Result(
+        return TrainingResult(
             logits=logits,
             y=labels,
             val=[val] * number,
@@ -347,7 +345,7 @@ class _RankRun:
                 for number in range(len(self.shards)):
                     writer.write_table(pq.read_table(self._part(number, place)))
 
-    def _write_model(self, state: TrainState, result: Result) -> None:
+    def _write_model(self, state: TrainState, result: TrainingResult) -> None:
         shards, parts = self.shards, range(len(self.shards))
         stages: dict[str, Parameters] = {}
         if estimator := _read_estimator(shards):
@@ -380,7 +378,7 @@ class _RankRun:
             list(result.mean_temperatures),
         ).write(self.folder / MODEL_FILE)
 
-    def _metrics(self, result: Result) -> dict[str, Any]:
+    def _metrics(self, result: TrainingResult) -> dict[str, Any]:
         """Return what ``metrics.json`` says of the training."""
         shards = self.shards
         summary = {

@@ -12,7 +12,7 @@ import scipy
 import torch
 
 from hpgmn.base.errors import HPGMNError, Remedy, SettingError
-from hpgmn.base.files import RUN_FORMAT, check_format, json_digest
+from hpgmn.base.files import RUN_FORMAT, check_format
 from hpgmn.base.machine import hardware
 from hpgmn.base.metrics import require_metric
 from hpgmn.base.settings import make_settings, read_yaml, settings_dict
@@ -229,25 +229,6 @@ def check_run(spec: RunSpec, graph: Graph) -> tuple[list[Split], list[str]]:
         splits.append(split)
     warnings += scarce_classes(graph, splits) + skewed_classes(graph, spec.metric)
     return splits, warnings
-
-
-def run_identity(spec: RunSpec, graph: Graph, source: str) -> str:
-    """Return the identity under which states of a training are saved and resumed.
-
-    Args:
-        spec: what is trained.
-        graph: the graph.
-        source: the code of the user's own model; empty for ours.
-    """
-    content = spec.as_dict()
-    del content["version"]  # a newer version resumes, too
-    return json_digest([content, graph_content(graph, spec.splits), source])
-
-
-def earlier_identity(spec: RunSpec, graph: Graph, source: str, version: str | None) -> str:
-    """Return the identity that versions before 0.2 gave, which included the version."""
-    content = spec.as_dict() | {"version": version}
-    return json_digest([content, graph.fingerprint, graph.y.tolist(), source])
 
 
 def made_with(graph: Graph, splits: Sequence[int], device: str) -> dict[str, Any]:

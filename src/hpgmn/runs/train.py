@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hpgmn.base.errors import HPGMNError, Remedy, SettingError
+from hpgmn.base.errors import Remedy, SettingError
 from hpgmn.base.files import lock_folder
 from hpgmn.graph import Graph, Split
 from hpgmn.graph.datasets import DATASETS, check_column_options, load
@@ -335,11 +335,11 @@ class Job:
             write_graph(graph, Path(spec.graph))
         metrics, fitted = finished_run(folder) if resume or engine else None, None
         if metrics is None and engine is not None:
-            from hpgmn.runs.tasks import train_elsewhere
+            from hpgmn.runs.tasks import train_on_engine
 
-            failures = train_elsewhere(engine, {folder: spec}, graph, self.records, monitor)
+            failures = train_on_engine(engine, {folder: spec}, graph, self.records, monitor)
             if failures:
-                raise HPGMNError(failures[folder])
+                raise failures[folder]
             metrics = finished_run(folder)
         if metrics is not None:  # only the report is missing
             run = open_run(folder, spec.model if is_custom(spec.model) else None)
@@ -374,15 +374,15 @@ def explain_run(run: Run, monitor: Monitor, fitted: FittedRun | None = None) -> 
         monitor: its callbacks.
         fitted: the training, if it is in memory; the report then reads no files.
     """
-    from hpgmn.runs.report_data import fitted_report_data, understand, write_report
+    from hpgmn.runs.report_data import explain_training, fitted_report_data, write_report
 
     spec = run.spec
     if spec.device == "cuda" and resolve_device("auto") == "cpu":  # it was trained elsewhere
         spec = replace(spec, device="cpu")
-    understanding = understand(spec, run.graph, run.model, monitor.step)
-    understanding.write(run.folder)
+    explanations = explain_training(spec, run.graph, run.model, monitor.step)
+    explanations.write(run.folder)
     monitor.step("Report")
     data = None
     if fitted is not None:
-        data = fitted_report_data(run.folder, run.graph, fitted, understanding)
+        data = fitted_report_data(run.folder, run.graph, fitted, explanations)
     write_report(run.folder, data)

@@ -20,9 +20,6 @@ logger = logging.getLogger(__name__)
 
 Recording = TypeVar("Recording")
 
-WARM_UP = 2
-"""Runs before a recording: libraries initialise themselves in the first."""
-
 
 class Replay:
     """Epochs after some point of a stage, replayed.

@@ -36,13 +36,14 @@ from hpgmn.models.stage import (
     Replica,
     TrainingStage,
     TrainingTask,
+    logits,
     make_task,
 )
 from hpgmn.statistics import LocalStatistics
-from hpgmn.training.checkpoint import damaged_file, read_state, require_identity, write_state
+from hpgmn.training.checkpoint import damaged_file
 from hpgmn.training.ranks import Ranks
-from hpgmn.training.state import TrainState
-from hpgmn.training.trainer import logits, run_training_thread, train
+from hpgmn.training.state import TrainState, read_state, require_identity, write_state
+from hpgmn.training.trainer import run_training_thread, train
 
 SAVE_SECONDS = 20.0
 """A running training saves its state this often."""

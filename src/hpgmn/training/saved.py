@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -20,12 +20,13 @@ from hpgmn.base.settings import make_settings, settings_dict
 from hpgmn.graph import Array, Graph
 from hpgmn.models import find_model, is_custom
 from hpgmn.models.hpgmn import estimator_logits, label_logits
-from hpgmn.models.stage import ModelEntry, Parameters, Replica, TrainingTask
+from hpgmn.models.stage import ModelEntry, Parameters, Replica, TrainingTask, logits
 from hpgmn.statistics import LocalStatistics
 from hpgmn.statistics.local import fix_sketches
 from hpgmn.training.checkpoint import damaged_file, read_tensors, write_tensors
-from hpgmn.training.replicas import Fitted
-from hpgmn.training.trainer import logits
+
+if TYPE_CHECKING:
+    from hpgmn.training.replicas import Fitted
 
 MODEL_FILE = "model.safetensors"
 _TIED = ("diffusion", "adjacency", "neighbor_adjacency")  # their columns are the nodes trained on

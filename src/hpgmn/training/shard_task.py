@@ -23,10 +23,9 @@ from hpgmn.models.stage import Parameters, Replica, TrainingStage, load_paramete
 from hpgmn.shards import Shards
 from hpgmn.statistics import Statistic, statistic_names
 from hpgmn.statistics.operators import DenseRows, SparseRows
-from hpgmn.training.checkpoint import read_state, write_state
 from hpgmn.training.ranks import Ranks
 from hpgmn.training.replicas import EpochMonitor, Progress
-from hpgmn.training.state import TrainState
+from hpgmn.training.state import TrainState, read_state, write_state
 from hpgmn.training.trainer import train_stages
 
 STAGE = "main"

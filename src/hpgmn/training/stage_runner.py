@@ -7,10 +7,9 @@ ranks, so every rank makes the same step.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, Self, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeAlias
 
 import torch
 from torch import Tensor
@@ -20,14 +19,23 @@ from hpgmn.base.metrics import Metric, class_loss
 from hpgmn.base.randomness import Noise
 from hpgmn.graph import Array
 from hpgmn.models.layers import Output
-from hpgmn.models.stage import Parameters, Rates, Replica, TrainingStage
-from hpgmn.statistics import Statistic
+from hpgmn.models.stage import (
+    Parameters,
+    Rates,
+    Replica,
+    TrainingStage,
+    prefetch,
+    rows_of,
+    stage_logits,
+)
 from hpgmn.training.ranks import Ranks
-from hpgmn.training.replay import WARM_UP, StepReplay, attempt
 from hpgmn.training.state import ReplicaAdam, StageState, TrainState, all_parameters, update_best
 
-T = TypeVar("T")
-U = TypeVar("U")
+if TYPE_CHECKING:
+    from hpgmn.training.replay import StepReplay
+
+WARM_UP = 2
+"""Runs before a CUDA graph is recorded: libraries initialise themselves in the first."""
 
 
 @dataclass(frozen=True)
@@ -108,22 +116,6 @@ class LabelledNodes:
             nodes, labels = self.nodes.gather(1, chosen), self.labels.gather(1, chosen)
             yield NodeBatch(nodes, labels, valid, positions, count)
 
-
-def prefetch(items: Iterable[T], fetch: Callable[[T], U]) -> Iterator[tuple[T, U]]:
-    """Yield each item with its fetched value, fetching the next one meanwhile."""
-    with ThreadPoolExecutor(1) as pool:
-        waiting = None
-        for item in items:
-            coming = (item, pool.submit(fetch, item))
-            if waiting is not None:
-                yield waiting[0], waiting[1].result()
-            waiting = coming
-        if waiting is not None:
-            yield waiting[0], waiting[1].result()
-
-
-READ_NODES = 65536
-"""Nodes evaluated at once by a stage in batches."""
 
 _GATHERED_SHARE = 1 / 8  # of the free GPU memory: rows of a fixed set of nodes, gathered once
 
@@ -208,7 +200,7 @@ class StageRunner:
         self.model = stage.model.to(device)
         self.keys = self.task.keys(stage.name)
         # Rows read from the host are chosen there, so that the host need not wait for a GPU.
-        nodes_device = torch.device("cpu") if stage.batch_size and not is_on_gpu(stage) else device
+        nodes_device = torch.device("cpu") if stage.batch_size and not stage.is_on_gpu else device
         self.order_keys = self.task.order_keys(stage.name).to(nodes_device)
         self.train = LabelledNodes.of(self.task.train_labels, nodes_device, self.ranks)
         self.val = LabelledNodes.of(self.task.val_labels, nodes_device, self.ranks)
@@ -346,7 +338,7 @@ class StageRunner:
         batches = self.node_batches(epoch)
         first = (epoch - 1) * self.steps + 1
         losses, sizes = [], []
-        if self.can_replay and is_on_gpu(self.stage):
+        if self.can_replay and self.stage.is_on_gpu:
             for number, batch in enumerate(batches, first):
                 losses.append(self._replayed_step(optimizer, batch, number))
                 sizes.append(batch.size)
@@ -367,6 +359,8 @@ class StageRunner:
         tensors = (batch.nodes, batch.labels, batch.valid)
         is_full = batch.nodes.shape[1] == self.stage.batch_size
         if self._until_recorded == 0 and is_full:
+            from hpgmn.training.replay import StepReplay, attempt  # for a GPU only
+
             self._recorded = attempt(lambda: StepReplay(step, self.keys, tensors))
         self._until_recorded -= is_full
         if self._recorded is not None and self._recorded.fits(tensors):
@@ -473,26 +467,3 @@ class StageRunner:
         if self.ranks.size > 1:
             score, loss = self.ranks.broadcast(torch.stack([score, loss]).float())
         return score, loss
-
-
-def rows_of(stage: TrainingStage, nodes: Tensor) -> dict[str, Statistic]:
-    """Return the inputs of (R, B) nodes, for a stage that reads rows."""
-    return {name: statistic.some(nodes) for name, statistic in stage.inputs.items()}
-
-
-def stage_logits(stage: TrainingStage, nodes: Tensor | None) -> Tensor:
-    """Return logits of (R, B) nodes, or of all; in parts for a stage in batches."""
-    model = stage.model
-    if nodes is None or not stage.batch_size:
-        output: Output = model(stage.inputs, None, nodes)
-        return output.logits
-    parts = torch.split(nodes, READ_NODES, dim=1)
-    if is_on_gpu(stage):
-        return torch.cat([model(rows_of(stage, part)).logits for part in parts], dim=1)
-    pairs = prefetch(parts, lambda part: rows_of(stage, part))
-    return torch.cat([model(inputs).logits for _, inputs in pairs], dim=1)
-
-
-def is_on_gpu(stage: TrainingStage) -> bool:
-    """Whether rows of a batch are read without the host."""
-    return all(statistic.is_on_gpu for statistic in stage.inputs.values())

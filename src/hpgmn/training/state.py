@@ -1,19 +1,23 @@
-"""The state of a training, which can be saved and resumed, and its optimizer."""
+"""The state of a training, its file, and the optimizer of R replicas."""
 
 from __future__ import annotations
 
-import logging
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.optim.adam import adam
 
-from hpgmn.base.errors import HPGMNError
+from hpgmn.base.errors import HPGMNError, Remedy
+from hpgmn.base.files import RUN_FORMAT
 from hpgmn.base.randomness import load_kernels
-from hpgmn.models.stage import Parameters, Rates, Replica, TrainingStage
+from hpgmn.models.stage import Parameters, Rates, TrainingStage
+from hpgmn.training.checkpoint import damaged_file, read_tensors, write_tensors
 
 _BETA1, _BETA2, _EPSILON = 0.9, 0.999, 1e-8
 
@@ -122,8 +126,6 @@ def all_parameters(module: torch.nn.Module) -> dict[str, Tensor]:
     return dict(module.named_parameters())
 
 
-logger = logging.getLogger(__name__)
-
 HISTORY = ("loss", "val_loss", "val_score")
 """The values recorded in each epoch for each replica."""
 
@@ -229,7 +231,7 @@ def update_best(
         improved = live[chosen]
         for key, value in current.parameters.items():
             current.best[key][improved] = value[chosen]
-        current.overflowed[improved] = _has_overflow(current)[chosen]
+        current.overflowed[improved] = has_overflow(current)[chosen]
     else:  # no host–device synchronisation inside an epoch
         all_live = len(current.live) == current.best_score.shape[0]
         for key, value in current.parameters.items():
@@ -238,14 +240,14 @@ def update_best(
                 load_kernels().replace(better, value, kept)
             else:
                 kept.index_copy_(0, live, torch.where(mask, value, kept[live]))
-        overflowed = torch.where(better, _has_overflow(current), current.overflowed[live])
+        overflowed = torch.where(better, has_overflow(current), current.overflowed[live])
         current.overflowed.index_copy_(0, live, overflowed)
     current.best_score.index_copy_(0, live, torch.where(better, score, best_score))
     current.best_loss.index_copy_(0, live, torch.where(better, loss, best_loss))
     current.best_epoch.index_copy_(0, live, torch.where(better, epoch, best_epoch))
 
 
-def _has_overflow(current: StageState) -> Tensor:
+def has_overflow(current: StageState) -> Tensor:
     """Return (L,) whether a second moment is infinite, without host–device synchronisation."""
     largest = [  # a parameter may be a single number
         value.unsqueeze(1).flatten(1).amax(dim=1)
@@ -269,99 +271,6 @@ def improving_replicas(current: StageState, stage: TrainingStage) -> list[int]:
     ]
 
 
-Explain = Callable[[int], str]
-"""Explains why the loss of a replica, by its number, is not finite, and what to do."""
-
-
-def require_best_epoch(
-    current: StageState, stage: TrainingStage, replicas: Sequence[Replica], explain: Explain
-) -> None:
-    """Require an epoch with a finite loss of every replica.
-
-    A replica that diverged later keeps its best epoch, with a warning.
-    """
-    if not stage.epochs or not current.epoch:
-        return
-    best = current.best_epoch.tolist()
-    patience = stage.patience or stage.epochs
-    first_nonfinite = _first_nonfinite(current, stage)
-    _check_overflow(current, stage, first_nonfinite, replicas, explain)
-    troubled = {
-        number: event
-        for number, event in enumerate(first_nonfinite)
-        if event is not None and (not best[number] or event[1] <= best[number] + patience)
-    }
-    lost = [number for number in troubled if not best[number]]
-    if not troubled:
-        return
-    first = lost[0] if lost else next(iter(troubled))
-    what, epoch = troubled[first]
-    where = f"epoch {epoch} of split {replicas[first].split}, seed {replicas[first].seed}"
-    if lost:
-        raise HPGMNError(
-            f"The {what} of stage '{stage.name}' was never finite in {len(lost)} of {len(best)} "
-            f"runs, at first in {where}. {explain(first)}"
-        )
-    logger.warning(
-        "The %s of stage '%s' is not finite from %s on%s; the best epoch before, %d, is kept. %s",
-        what,
-        stage.name,
-        where,
-        f" (in {len(troubled)} of {len(best)} runs in all)" if len(troubled) > 1 else "",
-        best[first],
-        explain(first),
-    )
-
-
-def _check_overflow(
-    current: StageState,
-    stage: TrainingStage,
-    first_nonfinite: Sequence[tuple[str, int] | None],
-    replicas: Sequence[Replica],
-    explain: Explain,
-) -> None:
-    """Refuse untrained weights: a gradient whose square is infinite moves nothing.
-
-    An overflow after the best epoch is a warning, unless the loss has one already.
-    """
-    if current.overflowed.any():
-        number = int(torch.nonzero(current.overflowed)[0])
-        replica = replicas[number]
-        raise HPGMNError(
-            f"The gradients of stage '{stage.name}' in split {replica.split}, seed {replica.seed} "
-            f"are too large to be squared, so some weights were not trained. {explain(number)}"
-        )
-    positions = torch.nonzero(_has_overflow(current)).flatten().tolist()
-    later = [number for p in positions if first_nonfinite[number := current.live[p]] is None]
-    if later:
-        replica = replicas[later[0]]
-        logger.warning(
-            "The gradients of stage '%s' in split %d, seed %d are too large to be squared after "
-            "the best epoch, %d, which is kept%s. %s",
-            stage.name,
-            replica.split,
-            replica.seed,
-            int(current.best_epoch[later[0]]),
-            f" (in {len(later)} of {len(first_nonfinite)} runs in all)" if len(later) > 1 else "",
-            explain(later[0]),
-        )
-
-
-def _first_nonfinite(current: StageState, stage: TrainingStage) -> list[tuple[str, int] | None]:
-    """Return for each replica which value is not finite first, and its epoch; None if all are."""
-    events: list[tuple[str, int] | None] = [None] * len(current.best_epoch)
-    for key, what in (("loss", "loss"), ("val_loss", "validation loss")):
-        if key == "val_loss" and not stage.is_supervised:
-            continue
-        wrong = ~torch.stack(current.history[key]).cpu().isfinite()  # (epochs, R)
-        for number in torch.nonzero(wrong.any(dim=0)).flatten().tolist():
-            epoch = int(wrong[:, number].int().argmax()) + 1
-            before = events[number]
-            if before is None or epoch < before[1]:
-                events[number] = (what, epoch)
-    return events
-
-
 def drop_replicas(current: StageState, kept: list[int]) -> None:
     """Keep only the replicas at these positions of ``live`` in training."""
     current.live = [current.live[position] for position in kept]
@@ -370,20 +279,86 @@ def drop_replicas(current: StageState, kept: list[int]) -> None:
             part[key] = value[kept]
 
 
-def finish_stage(
-    state: TrainState, stage: TrainingStage, replicas: Sequence[Replica], explain: Explain
-) -> None:
-    """Finish the current stage with the best values of every replica."""
-    current = state.current
-    assert current is not None
-    require_best_epoch(current, stage, replicas, explain)
-    name, number = current.name, current.best_score.shape[0]
-    state.done[name] = current.best
-    state.best_score[name] = current.best_score
-    state.best_loss[name] = current.best_loss
-    state.best_epoch[name] = current.best_epoch
-    state.history[name] = {
-        key: torch.stack(rows).cpu() if rows else torch.empty(0, number)
-        for key, rows in current.history.items()
+_BEST = ("best_score", "best_loss", "best_epoch")  # stored for finished stages and the current one
+_VALUES = ("parameters", "first", "second", "best")  # stored by name for the current stage
+
+
+def write_state(path: Path, state: TrainState, identity: str) -> None:
+    """Save a training state; ``identity`` identifies the training that may resume it."""
+    tensors: dict[str, Tensor] = {}
+    for stage, parameters in state.done.items():
+        tensors |= {f"done/{stage}/{name}": value for name, value in parameters.items()}
+        tensors |= {f"{part}/{stage}": getattr(state, part)[stage] for part in _BEST}
+        tensors |= {f"history/{stage}/{key}": rows for key, rows in state.history[stage].items()}
+    metadata: dict[str, Any] = {
+        "format": RUN_FORMAT,
+        "identity": identity,
+        "stages": list(state.done),
+        "seconds": state.seconds,
+        "current": None,
     }
-    state.current = None
+    current = state.current
+    if current is not None:
+        for part in _VALUES:
+            values: Parameters = getattr(current, part)
+            tensors |= {f"current/{part}/{name}": value for name, value in values.items()}
+        tensors |= {f"current/{part}": getattr(current, part) for part in (*_BEST, "overflowed")}
+        for key, rows in current.history.items():
+            tensors[f"current/history/{key}"] = torch.stack(rows)
+        metadata["current"] = {"name": current.name, "epoch": current.epoch, "live": current.live}
+    write_tensors(path, tensors, metadata)
+
+
+def require_identity(stored: object, identity: str, folder: Path) -> None:
+    """Refuse to resume another training than the requested one."""
+    if stored != identity:
+        raise HPGMNError(
+            f"{folder.parent} was started with other settings, graph, splits, seeds or code.",
+            Remedy("Restore what has changed and resume", option="resume", value=True)
+            | Remedy("Start again", option="overwrite", value=True),
+        )
+
+
+def read_seconds(path: Path) -> float:
+    """Return the seconds that a saved training has taken so far."""
+    with _report_damage(path):
+        return float(sum(read_tensors(path)[1]["seconds"].values()))
+
+
+def read_state(path: Path, identity: str, device: torch.device | str = "cpu") -> TrainState:
+    """Read a training state to resume; refuse that of another training."""
+    tensors, metadata = read_tensors(path, device)
+    require_identity(metadata.get("identity"), identity, path.parent)
+
+    def below(prefix: str) -> Parameters:
+        return {
+            name.removeprefix(prefix): value
+            for name, value in tensors.items()
+            if name.startswith(prefix)
+        }
+
+    with _report_damage(path):
+        state = TrainState(seconds=metadata["seconds"])
+        for stage in metadata["stages"]:
+            state.done[stage] = below(f"done/{stage}/")
+            for part in _BEST:
+                getattr(state, part)[stage] = tensors[f"{part}/{stage}"]
+            state.history[stage] = {key: tensors[f"history/{stage}/{key}"].cpu() for key in HISTORY}
+        if metadata["current"] is not None:
+            best_epoch = tensors["current/best_epoch"]
+            if metadata.get("format", 1) == 1:  # did not record it
+                tensors.setdefault("current/overflowed", torch.zeros_like(best_epoch).bool())
+            fields: dict[str, Any] = {part: below(f"current/{part}/") for part in _VALUES}
+            fields |= {part: tensors[f"current/{part}"] for part in (*_BEST, "overflowed")}
+            history = {key: list(tensors[f"current/history/{key}"]) for key in HISTORY}
+            state.current = StageState(**metadata["current"], **fields, history=history)
+        return state
+
+
+@contextmanager
+def _report_damage(path: Path) -> Iterator[None]:
+    """Raise the error of a damaged file for an inconsistent state."""
+    try:
+        yield
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+        raise damaged_file(path, f"{type(error).__name__}: {error}") from None

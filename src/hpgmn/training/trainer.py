@@ -7,19 +7,20 @@ each replica; stopped replicas are dropped once they are half of those in traini
 from __future__ import annotations
 
 import dataclasses
+import logging
 import math
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from threading import Event
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 
-from hpgmn.base.errors import HPGMNError
+from hpgmn.base.errors import HPGMNError, Remedy
 from hpgmn.base.metrics import Metric
 from hpgmn.base.metrics import metric as metric_of
 from hpgmn.base.randomness import Noise
@@ -39,8 +40,7 @@ from hpgmn.models.stage import (
 from hpgmn.statistics import Statistic
 from hpgmn.training.checks import check_split
 from hpgmn.training.ranks import Ranks
-from hpgmn.training.replay import WARM_UP, Replay, attempt
-from hpgmn.training.stage_runner import BuildStage, StageRunner, Task, build_stage, stage_logits
+from hpgmn.training.stage_runner import WARM_UP, BuildStage, StageRunner, Task, build_stage
 from hpgmn.training.state import (
     HISTORY,
     ReplicaAdam,
@@ -48,10 +48,15 @@ from hpgmn.training.state import (
     TrainState,
     all_parameters,
     drop_replicas,
-    finish_stage,
+    has_overflow,
     improving_replicas,
     start_stage,
 )
+
+if TYPE_CHECKING:
+    from hpgmn.training.replay import Replay
+
+logger = logging.getLogger(__name__)
 
 LARGE = 1e9
 """Larger values overflow single precision, whatever the settings."""
@@ -60,33 +65,28 @@ _VALUES = 10_000_000  # inspected of each statistic
 _SPREAD = 10.0  # a setting so many times its default is the likelier cause
 
 
-def explain_nonfinite_loss(
-    stage: TrainingStage, replica: Replica, nodes: Tensor, position: int = 0
-) -> str:
-    """Explain why a replica's loss is not finite, and what to do.
+def cause_of_divergence(
+    stage: TrainingStage, replica: Replica, nodes: Tensor
+) -> tuple[str, Remedy]:
+    """Return why the loss of a stage of one replica is not finite, and the remedy.
 
     Args:
         nodes: (T,) nodes whose rows are inspected.
-        position: of the replica in the stage.
     """
-    sizes = {
-        name: size
-        for name, value in stage.inputs.items()
-        if (size := largest(value, nodes, position)) is not None
-    }
-    widest = max(sizes, key=lambda name: _order(sizes[name]), default="")
-    if widest and not sizes[widest] < LARGE:
-        size = sizes[widest]
-        holds = f"up to {size:.3g}" if math.isfinite(size) else str(size)
+    sizes = {name: largest(value, nodes) for name, value in stage.inputs.items()}
+    widest = max(sizes, key=lambda name: sizes[name], default="")
+    remedy = Remedy("Divide attributes and edge weights by their largest value")
+    if widest and sizes[widest] >= LARGE:
         scaling = _scaling(widest, replica.settings)
-        remedy = "divide attributes and weights of edges by their largest value"
-        remedy = f"set {scaling}=unit, or {remedy}" if scaling else remedy
-        return f"Statistic '{widest}' holds {holds}: {remedy}."
-    name, value = _unusual_setting(stage, replica, position)
-    rest = f"no statistic holds large values (at most {sizes[widest]:.3g})" if widest else ""
-    why = f"Setting {name} is {value:g}" + (f", and {rest}" if rest else "")
-    exact = ", or set precision=float32" if stage.precision == "bfloat16" else ""
-    return f"{why}. Lower {name}{exact}."
+        if scaling:
+            remedy = Remedy("Scale it", setting=scaling, value="unit") | remedy
+        return f"Statistic '{widest}' holds values up to {sizes[widest]:.3g}.", remedy
+    name, value = _unusual_setting(stage, replica)
+    remedy = Remedy("Lower it", setting=name)
+    if stage.precision == "bfloat16":
+        remedy |= Remedy("Use single precision", setting="precision", value="float32")
+    rest = f", and no statistic exceeds {sizes[widest]:.3g}" if widest else ""
+    return f"Setting {name} is {value:g}{rest}.", remedy
 
 
 def _scaling(statistic: str, settings: Any) -> str:
@@ -99,35 +99,29 @@ def _scaling(statistic: str, settings: Any) -> str:
     return ""
 
 
-def _order(size: float) -> float:
-    return math.inf if math.isnan(size) else size
-
-
-def largest(value: Any, nodes: Tensor, position: int = 0) -> float | None:
-    """Return the largest absolute value of an input; NaN or infinity if one of them is.
+def largest(value: Any, nodes: Tensor) -> float:
+    """Return the largest absolute value of an input of one replica; infinity for NaN.
 
     Args:
-        value: a statistic, a tensor or several of them; anything else gives None.
+        value: a statistic, a tensor or several of them; anything else gives 0.
         nodes: whose rows of a statistic are inspected.
-        position: of the replica in the stage.
     """
     if isinstance(value, Statistic):
-        some = nodes[: max(1, _VALUES // max(value.width, 1))]
-        value = value.rows(some, position)
+        value = value.rows(nodes[: max(1, _VALUES // max(value.width, 1))])
     if isinstance(value, Tensor):
         if value.layout != torch.strided:
             coo: Any = value
             value = coo.to_sparse_coo().coalesce().values()
-        return float(value.detach().float().abs().max()) if value.numel() else 0.0
+        values = value.detach().float().abs().nan_to_num(nan=math.inf, posinf=math.inf)
+        return float(values.max()) if values.numel() else 0.0
     if isinstance(value, Mapping):
         value = list(value.values())
     if isinstance(value, list | tuple):
-        sizes = [s for item in value if (s := largest(item, nodes, position)) is not None]
-        return max(sizes, key=_order, default=None)
-    return None
+        return max((largest(item, nodes) for item in value), default=0.0)
+    return 0.0
 
 
-def _unusual_setting(stage: TrainingStage, replica: Replica, position: int) -> tuple[str, float]:
+def _unusual_setting(stage: TrainingStage, replica: Replica) -> tuple[str, float]:
     """Return the setting that exceeds its default most, and its value."""
     settings = replica.settings
     defaults: dict[str, Any] = {info.name: info.default for info in dataclasses.fields(settings)}
@@ -141,9 +135,78 @@ def _unusual_setting(stage: TrainingStage, replica: Replica, position: int) -> t
     }
     # The learning rate is named unless another setting exceeds its default by far.
     ratios = {name: ratio for name, ratio in ratios.items() if ratio > _SPREAD}
-    ratios[lr] = stage.lr[position] / (defaults.get(lr) or 1.0)
+    ratios[lr] = stage.lr[0] / (defaults.get(lr) or 1.0)
     name = max(ratios, key=lambda name: ratios[name])
-    return name, stage.lr[position] if name == lr else float(getattr(settings, name))
+    return name, stage.lr[0] if name == lr else float(getattr(settings, name))
+
+
+Cause = Callable[[int], tuple[str, Remedy]]
+"""Returns why a replica, by its number, diverged, and the remedy."""
+
+
+def require_best_epoch(
+    current: StageState, stage: TrainingStage, replicas: Sequence[Replica], cause: Cause
+) -> None:
+    """Require an epoch with finite loss and gradients of every replica.
+
+    A replica that diverged later keeps its best epoch, with a warning.
+    """
+    if not current.epoch:
+        return
+    best = current.best_epoch.tolist()
+    patience = stage.patience or stage.epochs
+    keys = {"loss": "loss"}
+    if stage.is_supervised:
+        keys["val_loss"] = "validation loss"
+    events: dict[int, tuple[int, str]] = {}  # first epoch without a finite value, and which
+    for key, what in keys.items():
+        wrong = ~torch.stack(current.history[key]).cpu().isfinite()  # (epochs, R)
+        for number in torch.nonzero(wrong.any(dim=0)).flatten().tolist():
+            epoch = int(wrong[:, number].int().argmax()) + 1
+            if number not in events or epoch < events[number][0]:
+                events[number] = epoch, f"{what} is not finite from epoch {epoch} on"
+    overflow = "gradients are too large to be squared, so some weights were not trained"
+    lost = dict.fromkeys(torch.nonzero(current.overflowed).flatten().tolist(), overflow)
+    lost = lost or {number: what for number, (_, what) in events.items() if not best[number]}
+    later = {
+        number: what for number, (epoch, what) in events.items() if epoch <= best[number] + patience
+    }
+    for position in torch.nonzero(has_overflow(current)).flatten().tolist():
+        if current.live[position] not in events:
+            later[current.live[position]] = "gradients are too large to be squared"
+    troubled = lost or later
+    if not troubled:
+        return
+    number = min(troubled)
+    replica, (reason, remedy) = replicas[number], cause(number)
+    message = (
+        f"Stage '{stage.name}' diverged in {len(troubled)} of {len(best)} runs: in split "
+        f"{replica.split}, seed {replica.seed}, the {troubled[number]}."
+    )
+    if lost:
+        raise HPGMNError(f"{message} {reason}", remedy)
+    logger.warning(
+        "%s Its best epoch before, %d, is kept. %s %s", message, best[number], reason, remedy
+    )
+
+
+def finish_stage(
+    state: TrainState, stage: TrainingStage, replicas: Sequence[Replica], cause: Cause
+) -> None:
+    """Finish the current stage with the best values of every replica."""
+    current = state.current
+    assert current is not None
+    require_best_epoch(current, stage, replicas, cause)
+    name, number = current.name, current.best_score.shape[0]
+    state.done[name] = current.best
+    state.best_score[name] = current.best_score
+    state.best_loss[name] = current.best_loss
+    state.best_epoch[name] = current.best_epoch
+    state.history[name] = {
+        key: torch.stack(rows).cpu() if rows else torch.empty(0, number)
+        for key, rows in current.history.items()
+    }
+    state.current = None
 
 
 Result = TypeVar("Result")
@@ -293,12 +356,12 @@ def _run_stage(
             watch(state, runner.stage)
             last = _count_seconds(state, name, last)  # reading the numbers waits for a GPU
 
-    def explain(number: int) -> str:
+    def cause(number: int) -> tuple[str, Remedy]:
         alone, stage = build_stage(task, build, state, [number])
         nodes = torch.from_numpy(alone.train_labels[0] >= 0).nonzero()[:, 0].to(task.device)
-        return explain_nonfinite_loss(stage, task.replicas[number], nodes)
+        return cause_of_divergence(stage, task.replicas[number], nodes)
 
-    finish_stage(state, runner.stage, task.replicas, explain)
+    finish_stage(state, runner.stage, task.replicas, cause)
     _count_seconds(state, name, last)  # a GPU may have had work left
 
 
@@ -333,6 +396,8 @@ class _Epochs:
     def next(self) -> Tensor:
         """Run the next epoch; return its row of the history, (3, R)."""
         if self._replay is None and self._warm_up == 0:
+            from hpgmn.training.replay import Replay, attempt  # for a GPU only
+
             steps = [self.runner.noise_steps(e) for e in range(self.runner.stage.epochs + 1)]
             shape = (len(HISTORY), self.current.best_score.shape[0])
             keys, done = self.runner.keys, self.current.epoch
@@ -346,31 +411,6 @@ class _Epochs:
 
     def _run(self, epoch: Tensor, noises: list[Noise]) -> Tensor:
         return self.runner.epoch(self.optimizer, self.current, epoch, noises)
-
-
-def logits(
-    task: TrainingTask,
-    entry: ModelEntry,
-    parameters: Mapping[str, Parameters],
-    nodes: Tensor | None = None,
-) -> Tensor:
-    """Return a trained model's logits, dropout off: (R, N, C), or (R, B, C) of (B,) nodes."""
-    *_, build = entry.stages.values()
-    stage = build(task, parameters)
-    model = stage.model.to(task.device)
-    shapes = {name: tuple(value.shape) for name, value in model.named_parameters()}
-    if shapes != {name: tuple(value.shape) for name, value in parameters[stage.name].items()}:
-        raise HPGMNError(
-            f"The code of {entry.name} has changed: its parameters are not those that were "
-            "trained.",
-            "Restore the code, or train again.",
-        )
-    load_parameters(model, parameters[stage.name])
-    if nodes is None and stage.batch_size:
-        nodes = torch.arange(task.graph.num_nodes)
-    chosen = None if nodes is None else nodes.to(task.device).expand(len(task.replicas), -1)
-    with torch.no_grad():
-        return stage_logits(stage, chosen)
 
 
 class EstimatedLabels(NamedTuple):

@@ -11,8 +11,8 @@ from hpgmn.base.settings import make_settings
 from hpgmn.graph import Graph
 from hpgmn.models import MODELS
 from hpgmn.models.baselines.cpgnn import Compatibility, CPGNNSettings, doubly_stochastic, fill_gaps
-from hpgmn.models.stage import Rates, Replica, load_parameters, make_task
-from hpgmn.training.trainer import logits, train
+from hpgmn.models.stage import Rates, Replica, load_parameters, logits, make_task
+from hpgmn.training.trainer import train
 
 STAGES = MODELS["cpgnn"].stages
 

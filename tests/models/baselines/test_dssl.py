@@ -14,8 +14,8 @@ from hpgmn.graph import Graph
 from hpgmn.models import MODELS
 from hpgmn.models.baselines.dssl import DSSLSettings, Neighborhoods
 from hpgmn.models.layers import initialise
-from hpgmn.models.stage import Replica, TrainingTask, load_parameters, make_task
-from hpgmn.training.trainer import logits, train
+from hpgmn.models.stage import Replica, TrainingTask, load_parameters, logits, make_task
+from hpgmn.training.trainer import train
 
 ENTRY = MODELS["dssl"]
 SMALL = {"hidden_dim": 6, "factors": 3, "samples": 4, "representation_epochs": 5, "epochs": 5}

@@ -16,9 +16,17 @@ from hpgmn.models import MODELS
 from hpgmn.models.baselines.lwgcn import ClassMeans, LabelwiseStates, LWGCNSettings, Mixture
 from hpgmn.models.hpgmn import estimated_labels
 from hpgmn.models.layers import initialise
-from hpgmn.models.stage import Parameters, Rates, Replica, TrainingTask, load_parameters, make_task
+from hpgmn.models.stage import (
+    Parameters,
+    Rates,
+    Replica,
+    TrainingTask,
+    load_parameters,
+    logits,
+    make_task,
+)
 from hpgmn.statistics.labelwise import class_means
-from hpgmn.training.trainer import logits, train
+from hpgmn.training.trainer import train
 
 ENTRY = MODELS["lwgcn"]
 SMALL = {

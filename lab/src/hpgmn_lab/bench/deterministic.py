@@ -16,8 +16,8 @@ from hpgmn.base.settings import make_settings
 from hpgmn.graph.synthetic import trading_network
 from hpgmn.models import MODELS, find_model
 from hpgmn.models.stage import Replica
-from hpgmn.training.replay import WARM_UP
 from hpgmn.training.replicas import Fitted, fit_replicas
+from hpgmn.training.stage_runner import WARM_UP
 from hpgmn.training.trainer import deterministic_algorithms
 from hpgmn_lab.bench.options import names as split_names
 from hpgmn_lab.bench.process import OtherLoad, ProgressLines, run_task
@@ -38,8 +38,7 @@ def measure(
     repeats: Annotated[int, Option(min=2, help="Repeats of both sides.")] = 3,
 ) -> Record:
     """Measure the cost of train --deterministic by model; on a CPU results repeat anyway."""
-    requested = split_names(models)
-    names = list(MODELS) if requested is None else requested
+    names = list(MODELS) if models is None else split_names(models)
     if not names:
         raise SettingError("--models needs a name.", "Omit it for all models")
     for name in names:

@@ -11,34 +11,38 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import pandas as pd
+
+from hpgmn.base.errors import format_duration
 from hpgmn.base.files import write_error, write_text
 from hpgmn.base.settings import read_yaml
 from hpgmn.graph.datasets import DATASETS
 from hpgmn.runs.compare import is_ours
 from hpgmn_lab import paper
-from hpgmn_lab.records import (
-    NONE,
-    device_text,
-    difference_text,
-    published_text,
-    score_text,
-    versions_text,
-)
+from hpgmn_lab.records import NONE, device_text, difference_text, interval_text, versions_text
 from hpgmn_lab.rendering import frame, render
-from hpgmn_lab.reproduction import figure, ranking
+from hpgmn_lab.reproduction import figure
 from hpgmn_lab.reproduction.cells import SHIPPED, TUNED, Records
 from hpgmn_lab.reproduction.facts import KEYS, Facts, fact_text, recorded_facts
 from hpgmn_lab.reproduction.plan import EXPERIMENTS, Experiment, experiment
-from hpgmn_lab.reproduction.tables import ENSEMBLE, Entry, Line, Table, table
-
-if TYPE_CHECKING:
-    import pandas as pd
+from hpgmn_lab.reproduction.tables import (
+    ENSEMBLE,
+    Table,
+    paired_means,
+    reversed_pairs,
+    runs_per_trial,
+    standing,
+    table,
+)
 
 PAGE = "index.html"
 _AS_SHIPPED = "as shipped"
 _METRIC_NAMES = {"roc_auc": "ROC-AUC"}
+
+Line = Any
+"""A line of :attr:`Table.numbers`, as ``itertuples`` gives it."""
 
 
 @dataclass(frozen=True)
@@ -110,28 +114,38 @@ def document(plan: Experiment, records: Records, *, is_quick: bool = False) -> D
     intro = _intro(plan.name, is_quick)
     if plan.name == "table1":
         return _facts_document(plan, records, title, intro, command)
-    numbers = table(plan, records)
-    grids = _LAYOUTS.get(plan.name, _options)(numbers)
-    made = [_made_grid(numbers)] if numbers.done else []
+    shown = table(plan, records)
+    grids = [
+        *_LAYOUTS.get(plan.name, _options)(shown),
+        _grid(shown, "validation", is_detail=True),
+        _grid(shown, "cost", is_detail=True),
+        *([_made_grid(shown)] if shown.done else []),
+    ]
     return Document(
         plan.name,
         title,
         intro,
         command,
-        (
-            *grids,
-            _grid(numbers, "validation", is_detail=True),
-            _grid(numbers, "cost", is_detail=True),
-            *made,
-        ),
-        table=numbers,
-        numbers=number_frame(numbers),
-        picture=figure.text_alternative(numbers) if plan.name == "figure3" else "",
-        count=len(numbers.done),
+        tuple(grids),
+        table=shown,
+        numbers=_csv_numbers(shown),
+        picture=figure.text_alternative(shown) if plan.name == "figure3" else "",
+        count=len(shown.done),
         total=len(plan.cells),
-        missing=tuple(name for name in numbers.missing if name not in numbers.outdated),
-        outdated=numbers.outdated,
+        missing=shown.missing,
+        outdated=shown.outdated,
     )
+
+
+def _csv_numbers(shown: Table) -> pd.DataFrame:
+    """Return the lines and columns that have numbers, with types that CSV shows plainly."""
+    numbers = shown.numbers[~shown.numbers["is_as_shipped"].astype(bool)]
+    numbers = numbers.drop(columns="is_as_shipped").dropna(axis=1, how="all").infer_objects()
+    for column in numbers.columns.intersection(["runs", "splits", "seeds", "trials"]):
+        numbers[column] = numbers[column].astype("Int64")
+    for column in numbers.columns.intersection(["is_reached", "is_best"]):
+        numbers[column] = numbers[column].map({True: "true", False: "false"})
+    return numbers
 
 
 # Table 1.
@@ -183,61 +197,58 @@ def _fact_cell(facts: Facts | None, key: str) -> str:
 # Layouts.
 
 
-def _comparison(numbers: Table) -> list[Grid]:
-    import pandas as pd
-
-    scores = _score_grid(numbers)
-    extra = frame(list(scores.frame.columns), _elsewhere_rows(numbers))
+def _comparison(shown: Table) -> list[Grid]:
+    scores = _score_grid(shown)
+    extra = frame(list(scores.frame.columns), _elsewhere_rows(shown))
     whole = pd.concat([scores.frame, extra], ignore_index=True)
     return [
         Grid(scores.name, scores.caption, whole),
-        *_standing_grids(numbers, numbers.graphs),
-        _reached_grid(numbers),
-        _difference_grid(numbers),
+        *_standing_grids(shown),
+        _reached_grid(shown),
+        _difference_grid(shown),
     ]
 
 
-def _sound(numbers: Table) -> list[Grid]:
-    defective = [paper.DEFECTIVE[graph] for graph in numbers.graphs if graph in paper.DEFECTIVE]
-    graphs = [graph for graph in numbers.graphs if graph not in defective]
+def _sound(shown: Table) -> list[Grid]:
+    graphs = shown.plan.graphs
     pairs = [
-        (paper.DEFECTIVE[graph], graph)
-        for graph in graphs
-        if paper.DEFECTIVE.get(graph) in numbers.graphs
+        (paper.DEFECTIVE[graph], graph) for graph in graphs if paper.DEFECTIVE.get(graph) in graphs
     ]
-    grids = [
-        _score_grid(numbers, graphs),
-        *_standing_grids(numbers, numbers.graphs),
-        _difference_grid(numbers),
+    defective = [pair[0] for pair in pairs]
+    return [
+        _score_grid(shown, [graph for graph in graphs if graph not in defective]),
+        *_standing_grids(shown),
+        _difference_grid(shown),
+        *([_orders_grid(shown, pairs)] if pairs else []),
+        *(_ranks_grid(shown, pair) for pair in pairs),
     ]
-    if pairs:
-        grids.append(_orders_grid(numbers, pairs))
-    return [*grids, *(_ranks_grid(numbers, pair) for pair in pairs)]
 
 
-def _variants(numbers: Table) -> list[Grid]:
+def _variants(shown: Table) -> list[Grid]:
+    """Return scores, intervals and differences: three columns for each graph."""
+    graphs = shown.plan.graphs
+    parts = [_wide(shown, cell) for cell in (_score_cell, _interval_cell, _difference_cell)]
+    columns = [part[graph] for graph in graphs for part in parts]
     header = ["variant"]
-    for name in _graph_headers(numbers.graphs):
+    for name in _graph_headers(graphs):
         header += [name, "95 % interval", "minus full"]
-    rows = []
-    for line in numbers.lines:
-        row = [_label(line, numbers)]
-        for graph in numbers.graphs:
-            interval = line.entries[graph].interval
-            row.append(_score_cell(numbers, line, graph))
-            row.append("{:.1f} to {:.1f}".format(*interval) if interval else NONE)
-            row.append(_difference_cell(numbers, line, graph))
-        rows.append(row)
-    caption = _caption("variants", metrics=_metrics(numbers.graphs))
-    return [Grid(numbers.name, caption, frame(header, rows))]
+    caption = _caption("variants", metrics=_metrics(graphs))
+    rows = list(zip(parts[0].index, *columns, strict=True))
+    return [Grid(shown.plan.name, caption, frame(header, rows))]
 
 
-def _table4(numbers: Table) -> list[Grid]:
-    return [*_variants(numbers), _grid(numbers, "statistics", is_detail=True)]
+def _table4(shown: Table) -> list[Grid]:
+    rows = [
+        [row.label, *(", ".join(cell.settings["statistics"]) for cell in row.cells.values())]
+        for row in shown.plan.rows
+    ]
+    statistics = frame(["row", *_graph_headers(shown.plan.graphs)], rows)
+    grid = Grid("table4-statistics", _caption("statistics"), statistics, is_detail=True)
+    return [*_variants(shown), grid]
 
 
-def _options(numbers: Table) -> list[Grid]:
-    return [_score_grid(numbers), _difference_grid(numbers)]
+def _options(shown: Table) -> list[Grid]:
+    return [_score_grid(shown), _difference_grid(shown)]
 
 
 _LAYOUTS: dict[str, Callable[[Table], list[Grid]]] = {
@@ -249,7 +260,7 @@ _LAYOUTS: dict[str, Callable[[Table], list[Grid]]] = {
 }
 
 
-# Grids.
+# Grids of rows × graphs.
 
 
 def _metric_name(graph: str) -> str:
@@ -266,118 +277,125 @@ def _graph_headers(graphs: Sequence[str]) -> list[str]:
     return [graph if name == "accuracy" else f"{graph} ({name})" for graph, name in names.items()]
 
 
-def _label(line: Line, numbers: Table) -> str:
-    is_larger = line.kind == SHIPPED and numbers.name in ("table2", "table3")
-    return figure.row_label(line.label) + (" (larger search)" if is_larger else "")
+def _label(line: Line) -> str:
+    is_larger = line.kind == SHIPPED and line.experiment in ("table2", "table3")
+    return figure.row_label(line.row) + (" (larger search)" if is_larger else "")
+
+
+def _wide(shown: Table, cell: Callable[[Line], str]) -> pd.DataFrame:
+    """Return the text of every line, rows × graphs."""
+    lines = list(shown.numbers.itertuples())
+    texts = pd.DataFrame(
+        {
+            "row": [_label(line) for line in lines],
+            "graph": [line.graph for line in lines],
+            "text": [_AS_SHIPPED if line.is_as_shipped else cell(line) for line in lines],
+        }
+    )
+    wide = texts.pivot(index="row", columns="graph", values="text")
+    return wide.loc[texts["row"].unique(), list(shown.plan.graphs)]
 
 
 def _grid(
-    numbers: Table,
+    shown: Table,
     kind: str,
     *,
     graphs: Sequence[str] | None = None,
     is_detail: bool = False,
     **caption: str,
 ) -> Grid:
-    """Return a grid of lines × graphs; ``kind`` names its cells and its caption."""
-    columns = numbers.graphs if graphs is None else graphs
-    cell = _CELLS[kind]
-    rows = [
-        [_label(line, numbers), *(cell(numbers, line, graph) for graph in columns)]
-        for line in numbers.lines
-        if kind != "validation" or line.kind != ENSEMBLE
-    ]
-    name = numbers.name if kind == "scores" else f"{numbers.name}-{kind}"
-    table_frame = frame(["row", *_graph_headers(columns)], rows)
-    return Grid(name, _caption(kind, **caption), table_frame, is_detail)
+    """Return a grid of rows × graphs; ``kind`` names its cells and its caption."""
+    columns = list(shown.plan.graphs if graphs is None else graphs)
+    wide = _wide(shown, _CELLS[kind])[columns]
+    if kind == "validation":
+        wide = wide[[not row.is_ensemble for row in shown.plan.rows]]
+    texts = wide.reset_index().set_axis(["row", *_graph_headers(columns)], axis=1)
+    name = shown.plan.name if kind == "scores" else f"{shown.plan.name}-{kind}"
+    return Grid(name, _caption(kind, **caption), texts, is_detail)
 
 
-def _score_grid(numbers: Table, graphs: Sequence[str] | None = None) -> Grid:
-    return _grid(numbers, "scores", graphs=graphs, metrics=_metrics(graphs or numbers.graphs))
+def _score_grid(shown: Table, graphs: Sequence[str] | None = None) -> Grid:
+    return _grid(shown, "scores", graphs=graphs, metrics=_metrics(graphs or shown.plan.graphs))
 
 
-def _difference_grid(numbers: Table) -> Grid:
-    references = list(dict.fromkeys(numbers.references.values()))
+def _difference_grid(shown: Table) -> Grid:
+    references = list(shown.numbers["reference"].dropna().unique())
     names = " or ".join(references) or "HP-GMN"
     if len(references) > 1:
         names += " (the better one by validation)"
-    return _grid(numbers, "differences", references=names)
+    return _grid(shown, "differences", references=names)
 
 
-def _score_cell(numbers: Table, line: Line, graph: str) -> str:
+def _score_cell(line: Line) -> str:
     """Return our score, the paper's, and a mark if it is not reached."""
-    entry = line.entries[graph]
-    if entry.is_as_shipped:
-        return _AS_SHIPPED
-    text = score_text(entry.record) if entry.record else NONE
-    text = f"**{text}**" if entry.is_best else text
-    if entry.published:
-        text += f" / {published_text(entry.published)}"
-    return f"{text} ↓" if entry.verdict and not entry.verdict.is_reached else text
+    text = NONE if pd.isna(line.test_mean) else f"{line.test_mean:.1f} ± {line.test_std:.1f}"
+    text = f"**{text}**" if line.is_best is True else text
+    if pd.notna(line.printed_mean):
+        text += f" / {line.printed_mean:.1f} ± {line.printed_std:.1f}"
+    return f"{text} ↓" if line.is_reached is False else text
 
 
-def _difference_cell(numbers: Table, line: Line, graph: str) -> str:
-    entry = line.entries[graph]
-    if numbers.references.get(graph) == line.label:
+def _interval_cell(line: Line) -> str:
+    return NONE if pd.isna(line.test_low) else f"{line.test_low:.1f} to {line.test_high:.1f}"
+
+
+def _difference_cell(line: Line) -> str:
+    if line.reference == line.row:
         return "reference"
-    if entry.is_as_shipped:
-        return _AS_SHIPPED
-    text = difference_text(entry.difference)
-    return f"**{text}**" if ranking.excludes_zero(entry.difference) else text
+    if pd.isna(line.difference):
+        return NONE
+    text = interval_text([line.difference, line.difference_low, line.difference_high])
+    return f"**{text}**" if line.difference_low > 0 or line.difference_high < 0 else text
 
 
-def _validation_cell(numbers: Table, line: Line, graph: str) -> str:
-    entry = line.entries[graph]
-    if entry.is_as_shipped:
-        return _AS_SHIPPED
-    return NONE if entry.record is None else f"{entry.validation:.1f} ({entry.gap:+.1f})"
+def _validation_cell(line: Line) -> str:
+    if pd.isna(line.validation_mean):
+        return NONE
+    return f"{line.validation_mean:.1f} ({line.validation_minus_test:+.1f})"
 
 
-def _cost_cell(numbers: Table, line: Line, graph: str) -> str:
-    entry = line.entries[graph]
-    if entry.record is None:
-        return _AS_SHIPPED if entry.is_as_shipped else NONE
-    metrics, count = entry.record.metrics, len(entry.record.score.values)
-    noun = "average" if entry.is_ensemble else "run"
-    parts = [f"{count} {noun}{'' if count == 1 else 's'}", f"{entry.seconds:.0f} s"]
-    if metrics.get("peak_memory_mb") is not None:
-        where = "" if metrics["hardware"]["device"] == "cpu" else " of the GPU"
-        parts.append(f"{metrics['peak_memory_mb']:.0f} MB{where}")
-    if entry.search:
-        parts.append(f"{len(entry.runs_per_trial)} trials")
+def _cost_cell(line: Line) -> str:
+    if pd.isna(line.test_mean):
+        return NONE
+    noun = "average" if line.kind == ENSEMBLE else "run"
+    parts = [f"{line.runs} {noun}{'' if line.runs == 1 else 's'}", f"{line.seconds:.0f} s"]
+    if pd.notna(line.peak_memory_mb):
+        where = "" if line.device == "cpu" else " of the GPU"
+        parts.append(f"{line.peak_memory_mb:.0f} MB{where}")
+    if line.kind == TUNED:
+        parts.append(f"{line.trials} trials")
     return ", ".join(parts)
 
 
-def _statistics_cell(numbers: Table, line: Line, graph: str) -> str:
-    return ", ".join(line.entries[graph].cell.settings["statistics"])
-
-
-_CELLS: dict[str, Callable[[Table, Line, str], str]] = {
+_CELLS: dict[str, Callable[[Line], str]] = {
     "scores": _score_cell,
     "differences": _difference_cell,
     "validation": _validation_cell,
     "cost": _cost_cell,
-    "statistics": _statistics_cell,
 }
 
 
-def _elsewhere_rows(numbers: Table) -> list[list[str]]:
+# Other grids.
+
+
+def _elsewhere_rows(shown: Table) -> list[list[str]]:
     """Return the best published elsewhere, and HP-GMN minus that."""
-    best = {graph: paper.ELSEWHERE.get(graph) for graph in numbers.graphs}
+    best = {graph: paper.ELSEWHERE.get(graph) for graph in shown.plan.graphs}
     texts = [
         f"{elsewhere.mean:.1f}, {elsewhere.source}" if elsewhere else NONE
         for elsewhere in best.values()
     ]
     rows = [["best published elsewhere", *texts]]
+    ours = shown.numbers[shown.numbers["model"].map(is_ours)]
     for kind, label in (
         (TUNED, "HP-GMN minus that"),
         (SHIPPED, "HP-GMN, shipped, minus that"),
         (ENSEMBLE, "HP-GMN, seeds averaged, minus that"),
     ):
-        ours = [line for line in numbers.lines if line.kind == kind and is_ours(line.model)]
+        names = ours.loc[ours["kind"] == kind, "row"].unique()
         row = [label]
         for graph, elsewhere in best.items():
-            records = [record for line in ours if (record := line.entries[graph].record)]
+            records = [record for name in names if (record := shown.records.get((name, graph)))]
             record = max(records, key=lambda record: record.validation, default=None)
             row.append(
                 f"{record.score.mean - elsewhere.mean:+.1f}" if record and elsewhere else NONE
@@ -386,49 +404,45 @@ def _elsewhere_rows(numbers: Table) -> list[list[str]]:
     return rows
 
 
-def _standing_grids(numbers: Table, graphs: Sequence[str]) -> list[Grid]:
-    standings = [standing for graph in graphs if (standing := ranking.standing(numbers, graph))]
-    if not standings:
-        return []
+def _standing_grids(shown: Table) -> list[Grid]:
     rows = [
         [
-            standing.graph,
-            standing.ours or NONE,
-            standing.rank(standing.ours),
-            standing.rival or NONE,
-            difference_text(standing.distance),
+            graph,
+            order.ours or NONE,
+            order.rank(order.ours),
+            order.rival or NONE,
+            difference_text(order.distance),
         ]
-        for standing in standings
+        for graph in shown.plan.graphs
+        if (order := standing(shown, graph))
     ]
+    if not rows:
+        return []
     header = ("graph", "HP-GMN", "rank", "best other model", "difference")
-    return [Grid(f"{numbers.name}-standing", _caption("standing"), frame(header, rows))]
+    return [Grid(f"{shown.plan.name}-standing", _caption("standing"), frame(header, rows))]
 
 
-def _reached_grid(numbers: Table) -> Grid:
-    ours = [line for line in numbers.lines if is_ours(line.model)]
-    others = [line for line in numbers.lines if not is_ours(line.model)]
+def _reached_grid(shown: Table) -> Grid:
+    compared = shown.numbers[shown.numbers["is_reached"].notna()]
+    labels = {row.label: [row.label] for row in shown.plan.rows if is_ours(row.model)}
+    labels["other models"] = [row.label for row in shown.plan.rows if row.label not in labels]
     rows = []
-    for label, lines in [*((line.label, [line]) for line in ours), ("other models", others)]:
-        verdicts = {
-            f"{line.model} on {graph}" if len(lines) > 1 else graph: entry.verdict
-            for line in lines
-            for graph, entry in line.entries.items()
-            if entry.verdict
-        }
+    for label, names in labels.items():
+        lines = list(compared[compared["row"].isin(names)].itertuples())
         short = [
-            f"{name} {verdict.short_by:.2f}"
-            for name, verdict in verdicts.items()
-            if not verdict.is_reached
+            f"{f'{line.model} on ' if len(names) > 1 else ''}{line.graph} {line.short_by:.2f}"
+            for line in lines
+            if not line.is_reached
         ]
-        reached = f"{len(verdicts) - len(short)} of {len(verdicts)}"
+        reached = f"{len(lines) - len(short)} of {len(lines)}"
         rows.append([label, reached, ", ".join(short) or NONE])
     header = ("row", "reached", "short by")
-    return Grid(f"{numbers.name}-reached", _caption("reached"), frame(header, rows))
+    return Grid(f"{shown.plan.name}-reached", _caption("reached"), frame(header, rows))
 
 
-def _ranks_grid(numbers: Table, pair: tuple[str, str]) -> Grid:
+def _ranks_grid(shown: Table, pair: tuple[str, str]) -> Grid:
     defective, sound = pair
-    means = ranking.paired_means(numbers, pair)
+    means = paired_means(shown, pair)
     ranks = means.rank(ascending=False)
     rows = [
         [
@@ -443,19 +457,19 @@ def _ranks_grid(numbers: Table, pair: tuple[str, str]) -> Grid:
     ]
     header = ("model", defective, "rank", sound, "rank", "falls by, points")
     caption = _caption("ranks", defective=defective, sound=sound)
-    return Grid(f"{numbers.name}-{sound}", caption, frame(header, rows))
+    return Grid(f"{shown.plan.name}-{sound}", caption, frame(header, rows))
 
 
-def _orders_grid(numbers: Table, pairs: Sequence[tuple[str, str]]) -> Grid:
+def _orders_grid(shown: Table, pairs: Sequence[tuple[str, str]]) -> Grid:
     rows = []
     for pair in pairs:
-        means = ranking.paired_means(numbers, pair)
-        before, after = (ranking.standing(numbers, graph) for graph in pair)
+        means = paired_means(shown, pair)
+        before, after = (standing(shown, graph) for graph in pair)
         tau = means[pair[0]].corr(means[pair[1]], method="kendall")
         rows.append(
             [
                 *pair,
-                f"{ranking.reversed_pairs(means)} of {len(means) * (len(means) - 1) // 2}",
+                f"{reversed_pairs(means)} of {len(means) * (len(means) - 1) // 2}",
                 f"{tau:.2f}" if tau == tau else NONE,  # not a number: one model, or all equal
                 f"{before.first}, {difference_text(before.lead)}" if before else NONE,
                 f"{after.first}, {difference_text(after.lead)}" if after else NONE,
@@ -467,113 +481,32 @@ def _orders_grid(numbers: Table, pairs: Sequence[tuple[str, str]]) -> Grid:
         *("first without, lead", "rank without of the first with"),
     )
     heading = "Effect of the defects on the ranking"
-    name, caption = f"{numbers.name}-orders", _caption("orders")
+    name, caption = f"{shown.plan.name}-orders", _caption("orders")
     return Grid(name, caption, frame(header, rows), heading=heading)
 
 
-def _made_grid(numbers: Table) -> Grid:
+def _made_grid(shown: Table) -> Grid:
     """Return searches, runs, time, versions, devices and dates behind a table."""
-    done = numbers.done
-    metrics = [entry.record.metrics for entry in done if entry.record]
-    searched = [entry for entry in done if entry.search]
-    trials = [count for entry in searched for count in entry.runs_per_trial]
-    planned = sum(len(entry.search["trials"]) for entry in searched if entry.search)
+    metrics = [record.metrics for record in shown.done.values()]
+    searches = [record.search for record in shown.done.values() if record.search]
+    trials = [count for search in searches for count in runs_per_trial(search)]
+    planned = sum(len(search["trials"]) for search in searches)
     dates = sorted({str(run["created"])[:10] for run in metrics})
     rows = {
-        "searches": str(len(searched)),
+        "searches": str(len(searches)),
         "trials": f"{len(trials)}, {planned - len(trials)} failed",
         "runs per trial": ", ".join(str(count) for count in sorted(set(trials))) or NONE,
-        "search time": duration_text(sum(entry.seconds_search for entry in done)),
-        "final runs": str(len(done)),
-        "time of final runs": duration_text(sum(float(run["seconds"]) for run in metrics)),
+        "search time": format_duration(sum(float(search["seconds"]) for search in searches)),
+        "final runs": str(len(metrics)),
+        "time of final runs": format_duration(sum(float(run["seconds"]) for run in metrics)),
         "versions": "; ".join(sorted({versions_text(run) for run in metrics})),
         "devices": "; ".join(sorted({device_text(run["hardware"]) for run in metrics})),
         "dates": " to ".join(dict.fromkeys((dates[0], dates[-1]))),
     }
-    if not searched:
+    if not searches:
         rows = {name: text for name, text in rows.items() if name not in list(rows)[:4]}
     grid = frame(list(rows), [list(rows.values())])
-    return Grid(f"{numbers.name}-made", _caption("made"), grid, is_detail=True)
-
-
-def duration_text(seconds: float) -> str:
-    """Format seconds.
-
-    >>> duration_text(59.4), duration_text(61), duration_text(3723)
-    ('59 s', '1 min 01 s', '1 h 02 min')
-    """
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60:02d} s"
-    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
-
-
-# All numbers.
-
-
-def number_frame(numbers: Table) -> pd.DataFrame:
-    """Return one row per cell with all numbers: scores in percent, differences in points."""
-    import pandas as pd
-
-    return pd.DataFrame(
-        [
-            _cell_numbers(numbers, line, graph, entry)
-            for line in numbers.lines
-            for graph, entry in line.entries.items()
-            if not entry.is_as_shipped
-        ]
-    )
-
-
-def _cell_numbers(numbers: Table, line: Line, graph: str, entry: Entry) -> dict[str, Any]:
-    row: dict[str, Any] = {
-        "experiment": numbers.name,
-        "row": line.label,
-        "kind": line.kind,
-        "graph": graph,
-        "model": entry.cell.model,
-        "variant": entry.cell.variant,
-        "metric": entry.cell.metric,
-        "reference": numbers.references.get(graph),
-    }
-    if entry.published:
-        row |= {"printed_mean": entry.published.mean, "printed_std": entry.published.std}
-    if elsewhere := paper.ELSEWHERE.get(graph):
-        row |= {"elsewhere_mean": elsewhere.mean, "elsewhere_source": elsewhere.source}
-    if entry.verdict:
-        is_reached = str(entry.verdict.is_reached).lower()
-        row |= {"is_reached": is_reached, "short_by": entry.verdict.short_by}
-    if paired := entry.difference:
-        ends = {"": paired.mean, "_low": paired.low, "_high": paired.high}
-        row |= {f"difference{name}": _points(value) for name, value in ends.items()}
-    if record := entry.record:
-        metrics, (low, high) = record.metrics, entry.interval or (None, None)
-        row |= {
-            "runs": str(len(record.score.values)),
-            "splits": str(len(metrics["splits"])),
-            "seeds": str(metrics["seeds"]),
-            "test_mean": record.score.mean,
-            "test_std": record.score.std,
-            "test_low": low,
-            "test_high": high,
-            "is_best": str(entry.is_best).lower(),
-            "validation_mean": entry.validation,
-            "validation_minus_test": entry.gap,
-            "seconds": entry.seconds,
-            "seconds_search": entry.seconds_search,
-            "peak_memory_mb": metrics.get("peak_memory_mb"),
-            "trials": str(len(entry.runs_per_trial)),
-            "version": metrics["version"],
-            "device": metrics["hardware"]["device"],
-            "created": metrics["created"],
-        }
-    return row
-
-
-def _points(fraction: float | None) -> float | None:
-    return None if fraction is None else 100 * fraction
+    return Grid(f"{shown.plan.name}-made", _caption("made"), grid, is_detail=True)
 
 
 # Files.

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import io
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pandas as pd
+
 from hpgmn.base.files import atomic_write
-from hpgmn_lab.records import score_text
-from hpgmn_lab.reproduction.tables import Line, Table
+from hpgmn_lab.reproduction.tables import Table
 
 if TYPE_CHECKING:
     from markupsafe import Markup
@@ -95,23 +96,23 @@ def row_label(label: str) -> str:
 def text_alternative(table: Table) -> str:
     """Describe the figure for readers who do not see it."""
     parts = []
-    for graph in table.graphs:
-        records = {line.label: line.entries[graph].record for line in table.lines}
+    for graph, lines in table.numbers.groupby("graph", sort=False):
+        known = lines[lines["test_mean"].notna()]
         scores = [
-            f"{row_label(label)} {score_text(record)}"
-            for label, record in records.items()
-            if record
+            f"{row_label(line.row)} {line.test_mean:.1f} ± {line.test_std:.1f}"
+            for line in known.itertuples()
         ]
         parts.append(f"{graph}: {', '.join(scores) or 'no record yet'}")
     return f"Test accuracy of HP-GMN in percent with its penalties and without. {'; '.join(parts)}."
 
 
 def _draw(figure: Figure, table: Table) -> None:
-    panels = figure.subplots(1, len(table.graphs), squeeze=False)[0]
-    ends = {graph: _ends(table.lines, graph) for graph in table.graphs}
+    lines = dict(iter(table.numbers.groupby("graph", sort=False)))
+    panels = figure.subplots(1, len(lines), squeeze=False)[0]
+    ends = {graph: _ends(own) for graph, own in lines.items()}
     span = max(high - low for low, high in ends.values())
     for axes, (graph, (_, high)) in zip(panels, ends.items(), strict=True):
-        _panel(axes, table.lines, graph)
+        _panel(axes, lines[graph], graph)
         top = high + 0.15 * span
         axes.set_ylim(max(top - 1.7 * span, 0.0), top)  # the same scale in every panel
     panels[0].set_ylabel("test accuracy, %")
@@ -124,20 +125,19 @@ def _draw(figure: Figure, table: Table) -> None:
     )
 
 
-def _ends(lines: Sequence[Line], graph: str) -> tuple[float, float]:
+def _ends(lines: pd.DataFrame) -> tuple[float, float]:
     """Return the range of values in a panel, at least a point wide."""
-    entries = [line.entries[graph] for line in lines]
-    means = [entry.record.score.mean for entry in entries if entry.record]
-    ends = [*means, *(end for entry in entries for end in entry.interval or ())]
-    low, high = (min(ends), max(ends)) if ends else (0.0, 1.0)
+    values = lines[["test_mean", "test_low", "test_high"]].astype(float)
+    low, high = values.min().min(), values.max().max()
+    if pd.isna(low):
+        low, high = 0.0, 1.0
     return min(low, high - 1.0), high
 
 
-def _panel(axes: Axes, lines: Sequence[Line], graph: str) -> None:
-    for position, line in enumerate(lines):
-        entry = line.entries[graph]
-        mean = entry.record.score.mean if entry.record else 0.0
-        low, high = entry.interval or (mean, mean)
+def _panel(axes: Axes, lines: pd.DataFrame, graph: str) -> None:
+    for position, line in enumerate(lines.itertuples()):
+        is_known = pd.notna(line.test_mean)
+        mean = line.test_mean if is_known else 0.0
         axes.bar(
             [position],
             [mean],
@@ -146,9 +146,12 @@ def _panel(axes: Axes, lines: Sequence[Line], graph: str) -> None:
             hatch=_HATCHES[position % len(_HATCHES)],
             edgecolor=INK,
             linewidth=0.8,
-            label=row_label(line.label),
+            label=row_label(line.row),
         )
-        if entry.record:
+        if is_known:
+            low, high = line.test_low, line.test_high
+            if pd.isna(low):  # a single value
+                low = high = mean
             errors = [[mean - low], [high - mean]]
             axes.errorbar([position], [mean], yerr=errors, color=INK, capsize=3, linewidth=1)
             axes.annotate(

@@ -1,26 +1,26 @@
-"""The numbers of an experiment's table, computed from the records of its cells.
+"""The numbers of an experiment's table as one tidy frame, computed from the records of its cells.
 
-Scores are in percent. Differences are fractions, as in :mod:`hpgmn.runs.compare`.
+Scores are in percent, differences in points.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
+from itertools import combinations
 from typing import Any
 
-import numpy as np
+import pandas as pd
 
 from hpgmn.base.errors import HPGMNError
 from hpgmn.base.settings import make_settings, settings_dict
 from hpgmn.evaluation.scores import Difference, Score
 from hpgmn.models import find_model
 from hpgmn.runs.compare import difference, is_ours
-from hpgmn.runs.search import planned_trials
+from hpgmn.runs.trials import planned_trials
 from hpgmn_lab import paper
-from hpgmn_lab.records import Record, check_run
+from hpgmn_lab.records import NONE, Record, check_run
 from hpgmn_lab.reproduction.cells import SHIPPED, TUNED, Cell, CellRecord, Records
 from hpgmn_lab.reproduction.plan import Experiment, Row
 
@@ -31,142 +31,196 @@ _PLANNED_KEYS = (
 """The keys of a cell that must be equal in its record."""
 
 ENSEMBLE, VARIANT = "ensemble", "variant"
-"""Kinds of lines besides tuned and shipped: averages over seeds, and changed settings."""
+"""Kinds of rows besides tuned and shipped: averages over seeds, and changed settings."""
 
+COLUMNS = (
+    *("experiment", "row", "kind", "graph", "model", "variant", "metric", "reference"),
+    *("printed_mean", "printed_std", "elsewhere_mean", "elsewhere_source"),
+    *("is_reached", "short_by", "difference", "difference_low", "difference_high"),
+    *("runs", "splits", "seeds", "test_mean", "test_std", "test_low", "test_high", "is_best"),
+    *("validation_mean", "validation_minus_test", "seconds", "seconds_search", "peak_memory_mb"),
+    *("trials", "version", "device", "created", "is_as_shipped"),
+)
+"""Of :attr:`Table.numbers`; values that do not apply are NaN.
 
-@dataclass(frozen=True)
-class Entry:
-    """A cell in a table; ``record`` is None where the work is not done.
+``difference`` is to the row named ``reference``. ``is_best``: no competing row is higher in the
+decimals shown. ``validation_mean``: of single runs; averages over seeds have none. ``seconds``: of
+search and final run. ``trials``: without failed ones. ``is_as_shipped``: the option of the row
+changes nothing; only the first row has the numbers.
+"""
 
-    Attributes:
-        record: its runs; of an ensemble, the scores of the averages.
-        search: the record of its search, if any.
-        difference: to the reference line of the column; None for the reference itself.
-        is_best: whether no competing line is higher in the decimals shown.
-        is_ensemble: whether the scores are those of averages over seeds.
-        is_as_shipped: whether an option changes nothing; only the first line has the numbers.
-    """
-
-    cell: Cell
-    record: Record | None = None
-    search: Mapping[str, Any] | None = None
-    published: paper.Published | None = None
-    verdict: paper.Verdict | None = None
-    difference: Difference | None = None
-    is_best: bool = False
-    is_ensemble: bool = False
-    is_as_shipped: bool = False
-
-    @property
-    def validation(self) -> float | None:
-        """The mean validation score of single runs; averages have none."""
-        return None if self.record is None or self.is_ensemble else self.record.validation
-
-    @property
-    def gap(self) -> float | None:
-        """Validation minus test in points."""
-        if self.record is None or self.validation is None:
-            return None
-        return self.validation - self.record.score.mean
-
-    @property
-    def runs_per_trial(self) -> list[int]:
-        """The number of runs that scored each trial; failed trials are left out."""
-        trials = self.search["trials"] if self.search else []
-        return [len(trial["val_score"]) for trial in trials if "val_score" in trial]
-
-    @property
-    def seconds_search(self) -> float:
-        """Seconds of the search."""
-        return float(self.search["seconds"]) if self.search else 0.0
-
-    @property
-    def seconds(self) -> float | None:
-        """Seconds of search and final run."""
-        if self.record is None:
-            return None
-        return float(self.record.metrics["seconds"]) + self.seconds_search
-
-    @property
-    def interval(self) -> tuple[float, float] | None:
-        """Student's 95 % interval of the mean."""
-        return None if self.record is None else self.record.against(0.0).interval
-
-
-@dataclass(frozen=True)
-class Line:
-    """A row of a table: graph → entry."""
-
-    label: str
-    kind: str
-    entries: Mapping[str, Entry]
-
-    @property
-    def model(self) -> str:
-        """The model of the row."""
-        return next((entry.cell.model for entry in self.entries.values()), self.label)
+_EQUAL = 1e-4
+"""Points within which means of single-precision scores are equal."""
 
 
 @dataclass(frozen=True)
 class Table:
-    """Rows × graphs of an experiment.
+    """The numbers of an experiment.
 
     Attributes:
-        references: graph → label of the line that the others are compared with.
-        missing: names of the cells without a record.
+        numbers: a line for each row and graph, in the order of the plan; see :data:`COLUMNS`.
+        records: (row, graph) → its runs; of an ensemble, the scores of the averages.
+        done: name of a cell → its record, if it is of this plan.
         outdated: names of the cells whose record is of another plan and not used.
     """
 
-    name: str
-    graphs: tuple[str, ...]
-    lines: tuple[Line, ...]
-    references: Mapping[str, str]
-    missing: tuple[str, ...]
+    plan: Experiment
+    numbers: pd.DataFrame
+    records: Mapping[tuple[str, str], Record]
+    done: Mapping[str, CellRecord]
     outdated: tuple[str, ...]
 
     @property
-    def entries(self) -> list[Entry]:
-        """Every entry, row by row."""
-        return [entry for line in self.lines for entry in line.entries.values()]
+    def missing(self) -> tuple[str, ...]:
+        """Names of the cells without a record."""
+        known = {*self.done, *self.outdated}
+        return tuple(cell.name for cell in self.plan.cells if cell.name not in known)
 
     @property
-    def done(self) -> list[Entry]:
-        """The entries with a record, each cell once."""
-        return list({entry.cell.name: entry for entry in self.entries if entry.record}.values())
-
-    @property
-    def competing(self) -> list[Line]:
-        """The lines that compete for the best of a column: the tuned ones, else all."""
-        return [line for line in self.lines if line.kind == TUNED] or list(self.lines)
-
-    def reference(self, graph: str) -> Entry | None:
-        """Return the entry that the others of a column are compared with."""
-        label = self.references.get(graph)
-        return next((line.entries[graph] for line in self.lines if line.label == label), None)
+    def competing(self) -> pd.DataFrame:
+        """The lines that compete for the best of a graph: the tuned ones, else all."""
+        tuned = self.numbers[self.numbers["kind"] == TUNED]
+        return self.numbers if tuned.empty else tuned
 
 
-def table(experiment: Experiment, records: Records) -> Table:
+def table(plan: Experiment, records: Records) -> Table:
     """Return the table of an experiment; records of another plan are listed and not used."""
-    recorded = {cell.name: records.cell(cell.name) for cell in experiment.cells}
-    planned = {cell.name: cell for cell in experiment.cells}
-    usable = {
-        name: record
-        for name, record in recorded.items()
-        if record is not None and is_as_planned(planned[name], record)
+    recorded = {cell.name: records.cell(cell.name) for cell in plan.cells}
+    done = {
+        cell.name: record
+        for cell in plan.cells
+        if (record := recorded[cell.name]) is not None and is_as_planned(cell, record)
     }
-    outdated = [name for name, record in recorded.items() if record and name not in usable]
-    lines = [_line(row, experiment, usable, records) for row in experiment.rows]
-    references = _references(lines, experiment.graphs)
-    lines = [_with_differences(line, lines, references) for line in lines]
-    whole = Table(
-        name=experiment.name,
-        graphs=experiment.graphs,
-        lines=tuple(lines),
-        references={graph: lines[index].label for graph, index in references.items()},
-        missing=tuple(name for name in planned if name not in usable),
-        outdated=tuple(outdated),
-    )
-    return dataclasses.replace(whole, lines=tuple(_with_best(line, whole) for line in lines))
+    outdated = tuple(name for name, record in recorded.items() if record and name not in done)
+    runs: dict[tuple[str, str], Record] = {}
+    lines = []
+    for row in plan.rows:
+        repeats = {graph for graph, cell in row.cells.items() if _is_as_shipped(cell, row, plan)}
+        kind = _kind(row, is_repeated=len(repeats) == len(row.cells))
+        for graph, cell in row.cells.items():
+            cell_record = None if graph in repeats else done.get(cell.name)
+            if cell_record is not None:
+                runs[row.label, graph] = _runs(cell_record, row, records)
+            lines.append(
+                {
+                    "experiment": plan.name,
+                    "row": row.label,
+                    "kind": kind,
+                    "graph": graph,
+                    "model": cell.model,
+                    "variant": cell.variant,
+                    "metric": cell.metric,
+                    "is_as_shipped": graph in repeats,
+                    **({} if graph in repeats else _published_numbers(cell, row, plan.name)),
+                    **_run_numbers(runs.get((row.label, graph)), cell_record, row),
+                }
+            )
+    numbers = pd.DataFrame(lines, columns=list(COLUMNS), dtype=object)
+    whole = Table(plan, numbers, runs, done, outdated)
+    _compare(whole)
+    return whole
+
+
+def _is_as_shipped(cell: Cell, row: Row, plan: Experiment) -> bool:
+    return row is not plan.rows[0] and cell == plan.rows[0].cells.get(cell.graph)
+
+
+def _kind(row: Row, *, is_repeated: bool) -> str:
+    variants = {cell.variant for cell in row.cells.values()}
+    if row.is_ensemble:
+        return ENSEMBLE
+    return variants.pop() if variants in ({TUNED}, {SHIPPED}) and not is_repeated else VARIANT
+
+
+def _published_numbers(cell: Cell, row: Row, experiment: str) -> dict[str, Any]:
+    """Return what the paper and others print; the paper has changed settings only in Table 4."""
+    numbers: dict[str, Any] = {}
+    published = None
+    if experiment == "table4":
+        published = paper.TABLE_4.get(row.label, {}).get(cell.graph)
+    elif row.is_ensemble or cell.variant in (TUNED, SHIPPED):
+        published = paper.published(cell.model, cell.graph)
+    if published:
+        numbers |= {"printed_mean": published.mean, "printed_std": published.std}
+    if elsewhere := paper.ELSEWHERE.get(cell.graph):
+        numbers |= {"elsewhere_mean": elsewhere.mean, "elsewhere_source": elsewhere.source}
+    return numbers
+
+
+def _run_numbers(record: Record | None, cell_record: CellRecord | None, row: Row) -> dict[str, Any]:
+    if record is None or cell_record is None:
+        return {}
+    metrics, search, mean = record.metrics, cell_record.search, record.score.mean
+    low, high = record.against(0.0).interval or (None, None)
+    seconds_search = float(search["seconds"]) if search else 0.0
+    validation = None if row.is_ensemble else record.validation
+    numbers = {
+        "runs": len(record.score.values),
+        "splits": len(metrics["splits"]),
+        "seeds": metrics["seeds"],
+        "test_mean": mean,
+        "test_std": record.score.std,
+        "test_low": low,
+        "test_high": high,
+        "validation_mean": validation,
+        "validation_minus_test": None if validation is None else validation - mean,
+        "seconds": float(metrics["seconds"]) + seconds_search,
+        "seconds_search": seconds_search,
+        "peak_memory_mb": metrics.get("peak_memory_mb"),
+        "trials": len(runs_per_trial(search)),
+        "version": metrics["version"],
+        "device": metrics["hardware"]["device"],
+        "created": metrics["created"],
+    }
+    return {name: value for name, value in numbers.items() if value is not None}
+
+
+def runs_per_trial(search: Mapping[str, Any] | None) -> list[int]:
+    """Return the number of runs that scored each trial; failed trials are left out."""
+    trials = search["trials"] if search else []
+    return [len(trial["val_score"]) for trial in trials if "val_score" in trial]
+
+
+def _compare(table: Table) -> None:
+    """Fill in the columns that depend on several lines or on the printed numbers."""
+    numbers, competing = table.numbers, table.competing
+    means = competing["test_mean"].astype(float).round(1)
+    is_best = means == means.groupby(competing["graph"]).transform("max")
+    references = _references(table)
+    for line in numbers.itertuples():
+        record = table.records.get((line.row, line.graph))
+        reference = references.get(line.graph)
+        filled: dict[str, Any] = {"reference": reference}
+        if record is not None:
+            filled["is_best"] = bool(is_best.get(line.Index, False))
+            if pd.notna(line.printed_mean):
+                verdict = record.against(line.printed_mean)
+                filled |= {"is_reached": verdict.is_reached, "short_by": verdict.short_by}
+            if reference not in (None, line.row):
+                paired = difference(record.metrics, table.records[reference, line.graph].metrics)
+                if paired is not None:
+                    ends = {"": paired.mean, "_low": paired.low, "_high": paired.high}
+                    filled |= {
+                        f"difference{end}": 100 * value
+                        for end, value in ends.items()
+                        if value is not None
+                    }
+        for column, value in filled.items():
+            numbers.at[line.Index, column] = value
+
+
+def _references(table: Table) -> dict[str, str]:
+    """Return graph → the row that the others are compared with.
+
+    Among tuned rows it is HP-GMN's best by validation; else the first row.
+    """
+    numbers = table.numbers
+    is_candidate = (numbers["kind"] == TUNED) & numbers["model"].map(is_ours)
+    if not (numbers["kind"] == TUNED).any():
+        is_candidate = numbers["row"] == table.plan.rows[0].label
+    scored = numbers[is_candidate & numbers["validation_mean"].notna()]
+    best = scored["validation_mean"].astype(float).groupby(scored["graph"]).idxmax()
+    return {graph: numbers.at[index, "row"] for graph, index in best.items()}
 
 
 def is_as_planned(cell: Cell, record: CellRecord) -> bool:
@@ -202,57 +256,15 @@ def _chosen_settings(cell: Cell, record: CellRecord) -> Mapping[str, Any] | None
     return trials[record.search["best"]] if trials == planned else None
 
 
-def _line(
-    row: Row, experiment: Experiment, usable: Mapping[str, CellRecord], records: Records
-) -> Line:
-    first = experiment.rows[0]
-    entries = {}
-    for graph, cell in row.cells.items():
-        if row is not first and cell == first.cells.get(graph):
-            entries[graph] = Entry(cell, is_as_shipped=True)
-        else:
-            record = usable.get(cell.name)
-            entries[graph] = _entry(cell, row, experiment.name, record, records)
-    variants = {cell.variant for cell in row.cells.values()}
-    kind = ENSEMBLE if row.is_ensemble else VARIANT
-    if variants in ({TUNED}, {SHIPPED}) and not all(
-        entry.is_as_shipped for entry in entries.values()
-    ):
-        kind = variants.pop()
-    return Line(row.label, kind, entries)
+def _runs(cell_record: CellRecord, row: Row, records: Records) -> Record:
+    name = cell_record.name
+    record = check_run(name, cell_record.metrics, records.source, records.remedy(name))
+    return _ensemble_record(record, records) if row.is_ensemble else record
 
 
-def _entry(
-    cell: Cell, row: Row, experiment: str, cell_record: CellRecord | None, records: Records
-) -> Entry:
-    published = _published(cell, row, experiment)
-    if cell_record is None:
-        return Entry(cell, published=published, is_ensemble=row.is_ensemble)
-    remedy = records.remedy(cell.name)
-    record = check_run(cell.name, cell_record.metrics, records.source, remedy)
-    if row.is_ensemble:
-        record = _ensemble_record(record, records.source, remedy)
-    return Entry(
-        cell,
-        record,
-        cell_record.search,
-        published,
-        verdict=record.against(published.mean) if published else None,
-        is_ensemble=row.is_ensemble,
-    )
-
-
-def _published(cell: Cell, row: Row, experiment: str) -> paper.Published | None:
-    """Return what the paper prints; it has changed settings only in Table 4."""
-    if experiment == "table4":
-        return paper.TABLE_4.get(row.label, {}).get(cell.graph)
-    if row.is_ensemble or cell.variant in (TUNED, SHIPPED):
-        return paper.published(cell.model, cell.graph)
-    return None
-
-
-def _ensemble_record(record: Record, source: Path, remedy: str) -> Record:
+def _ensemble_record(record: Record, records: Records) -> Record:
     """Return the record with the scores of averages over seeds instead of single runs."""
+    source, remedy = records.source, records.remedy(record.name)
     try:
         values = [float(value) for value in record.metrics["ensemble"]["test_score"]]
         mean = 100 * float(record.metrics["ensemble"]["test_score_mean"])
@@ -268,49 +280,75 @@ def _ensemble_record(record: Record, source: Path, remedy: str) -> Record:
     return dataclasses.replace(record, score=score, metrics=metrics)
 
 
-def _references(lines: Sequence[Line], graphs: Sequence[str]) -> dict[str, int]:
-    """Return graph → index of the line that the others are compared with.
+# The order of models on a graph.
 
-    Among tuned lines it is HP-GMN's best by validation; else the first line.
+
+@dataclass(frozen=True)
+class Standing:
+    """The order of models on a graph and the rank of HP-GMN.
+
+    Attributes:
+        means: model → mean test score, the highest first.
+        lead: the first minus the second.
+        ours: the form of HP-GMN that the others are compared with.
+        rival: the best other model.
+        distance: HP-GMN minus the rival.
     """
-    is_tuned = any(line.kind == TUNED for line in lines)
-    candidates = [
-        index
-        for index, line in enumerate(lines)
-        if (line.kind == TUNED and is_ours(line.model) if is_tuned else index == 0)
-    ]
-    references = {}
-    for graph in graphs:
-        scores = {
-            index: score
-            for index in candidates
-            if (score := lines[index].entries[graph].validation) is not None
-        }
-        if scores:
-            references[graph] = max(scores, key=lambda index: scores[index])
-    return references
+
+    means: Mapping[str, float]
+    lead: Difference | None
+    ours: str | None
+    rival: str | None
+    distance: Difference | None
+
+    @property
+    def first(self) -> str:
+        """The model with the highest mean."""
+        return next(iter(self.means))
+
+    def rank(self, model: str | None) -> str:
+        """Return the rank of a model, such as "2 of 8"; equal means share the better rank."""
+        if model is None or model not in self.means:
+            return NONE
+        better = sum(mean > self.means[model] + _EQUAL for mean in self.means.values())
+        return f"{better + 1} of {len(self.means)}"
 
 
-def _with_differences(line: Line, lines: Sequence[Line], references: Mapping[str, int]) -> Line:
-    entries = {}
-    for graph, entry in line.entries.items():
-        index = references.get(graph)
-        other = None if index is None or lines[index] is line else lines[index].entries[graph]
-        paired = None
-        if entry.record and other and other.record:
-            paired = difference(entry.record.metrics, other.record.metrics)
-        entries[graph] = dataclasses.replace(entry, difference=paired)
-    return dataclasses.replace(line, entries=entries)
+def standing(table: Table, graph: str) -> Standing | None:
+    """Return the order of the competing models on a graph; None without records."""
+    lines = table.competing[table.competing["graph"] == graph]
+    records = {
+        line.model: table.records[line.row, graph]
+        for line in lines.itertuples()
+        if (line.row, graph) in table.records
+    }
+    order = sorted(records, key=lambda model: -records[model].score.mean)
+    if not order:
+        return None
+
+    def minus(first: str | None, second: str | None) -> Difference | None:
+        if first is None or second is None:
+            return None
+        return difference(records[first].metrics, records[second].metrics)
+
+    ours = next(iter(lines.loc[lines["row"] == lines["reference"], "model"]), None)
+    rival = next((model for model in order if not is_ours(model)), None)
+    means = {model: records[model].score.mean for model in order}
+    lead = minus(order[0], order[1] if len(order) > 1 else None)
+    return Standing(means, lead, ours, rival, minus(ours, rival))
 
 
-def _with_best(line: Line, whole: Table) -> Line:
-    """Mark the entries of a competing line with the highest mean of their column, as printed."""
-    if line not in whole.competing:
-        return line
-    entries = {}
-    for graph, entry in line.entries.items():
-        rivals = [rival.entries[graph].record for rival in whole.competing]
-        best = max((np.round(record.score.mean, 1) for record in rivals if record), default=None)
-        is_best = entry.record is not None and np.round(entry.record.score.mean, 1) == best
-        entries[graph] = dataclasses.replace(entry, is_best=bool(is_best))
-    return dataclasses.replace(line, entries=entries)
+def paired_means(table: Table, graphs: tuple[str, str]) -> pd.DataFrame:
+    """Return the mean test scores of the competing models that have records on both graphs."""
+    lines = table.competing
+    means = lines.pivot(index="model", columns="graph", values="test_mean")
+    return means.loc[list(dict.fromkeys(lines["model"])), list(graphs)].astype(float).dropna()
+
+
+def reversed_pairs(means: pd.DataFrame) -> int:
+    """Count the pairs of models in opposite order on the two graphs."""
+    rows = means.itertuples(index=False)
+    return sum(
+        (first[0] - second[0]) * (first[1] - second[1]) < 0
+        for first, second in combinations(rows, 2)
+    )
