@@ -108,7 +108,7 @@ def _made_record(
     """
     from hpgmn.base.settings import to_plain
     from hpgmn.evaluation.scores import Score
-    from hpgmn.runs.search import planned_trials
+    from hpgmn.runs.trials import planned_trials
     from hpgmn_lab.reproduction.cells import CellRecord
 
     runs = len(cell.splits) * cell.seeds

@@ -157,11 +157,11 @@ def _quiet():
     """No pages and pictures: they cost seconds, and hold times."""
     import hpgmn.runs.report_data
     import hpgmn.runs.train
-    import hpgmn.runs.tune
+    import hpgmn.runs.tune_results
 
     hpgmn.runs.train.explain_run = lambda *_: None
     hpgmn.runs.report_data.write_report = lambda *_: None
-    hpgmn.runs.tune.draw = lambda *_: False
+    hpgmn.runs.tune_results.draw = lambda *_: False
 
 
 def _said(words):

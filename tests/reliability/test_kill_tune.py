@@ -13,9 +13,9 @@ import pytest
 
 import hpgmn as package
 from hpgmn.base.settings import parse_assignments
-from hpgmn.runs.search import run_trials
+from hpgmn.runs.search import Search
+from hpgmn.runs.trials import run_trials
 from hpgmn.runs.tune import make_tune_spec
-from hpgmn.runs.tuning import Tuning
 
 pytestmark = [pytest.mark.slow, pytest.mark.soak]
 
@@ -28,10 +28,10 @@ WORDS += ("--trials", str(TRIALS), *(word for one in FIXED for word in ("--set",
 BEFORE = """
 import functools
 import optuna
-from hpgmn.runs import tuning
+from hpgmn.runs import search, tune
 optuna.samplers.TPESampler = functools.partial(optuna.samplers.TPESampler, n_startup_trials=2)
-tuning.RECALLED_BEST, tuning.RECALLED_LATEST = 3, 4
-tuning.JUDGED_EPOCHS, tuning.SPARED_EPOCHS, tuning.SPARED_TRIALS = 4, 4, 3
+search.SAMPLED_BEST, search.SAMPLED_LATEST = 3, 4
+tune.PRUNING_INTERVAL, search.PRUNING_EPOCHS, search.PRUNING_TRIALS = 4, 4, 3
 """
 DONE = ("COMPLETE", "PRUNED")
 TABLES = {
@@ -115,8 +115,8 @@ def without_history(folder):
     spec, graph, _ = make_tune_spec(
         str(folder / "small.npz"), str(folder / "small.npz"), asked, "cpu", None
     )
-    tuning = Tuning(optuna.create_study(direction="maximize"), spec, graph)
-    return [tuning.begin(place).user_attrs["settings"] for place in range(TRIALS)]
+    search = Search(optuna.create_study(direction="maximize"), spec, graph)
+    return [search.start(place).user_attrs["settings"] for place in range(TRIALS)]
 
 
 def test_the_undisturbed_search_is_worth_disturbing(whole):

@@ -162,13 +162,15 @@ def filled_study(path, graph, count):
     """
     from optuna.distributions import CategoricalDistribution, distribution_to_json
 
+    from hpgmn.runs.search import TuneSpec
+    from hpgmn.runs.spec import RunSpec
     from hpgmn.runs.study import claim, open_study
-    from hpgmn.runs.tuning import Choices, TuneSpec
 
-    spec = TuneSpec(str(path.with_name("graph.npz")), splits=(0,), fixed={"epochs": 2})
+    run = RunSpec(str(path.with_name("graph.npz")), "hpgmn", {"epochs": 2}, (0,))
+    spec = TuneSpec(run)
     with open_study(path) as study:
         claim(study, path, spec.identity(graph))
-    random, choices = np.random.default_rng(0), Choices.of(spec, graph)
+    random, choices = np.random.default_rng(0), spec.choices(graph)
     forms = {name: CategoricalDistribution(list(words)) for name, words in choices.items()}
     texts = {name: distribution_to_json(form) for name, form in forms.items()}
     tables: dict[str, list[tuple[Any, ...]]] = {
@@ -206,8 +208,8 @@ def test_a_long_search_suggests_its_next_trial_within_a_second(tmp_path, soak):
     in which all trials are read once. That is bounded loosely, because the machine may have other
     work; reading all trials once for each of them would take a quarter of an hour.
     """
+    from hpgmn.runs.search import Search
     from hpgmn.runs.study import open_study
-    from hpgmn.runs.tuning import Choices, Tuning
 
     write_graph(trading_network(num_nodes=100, seed=0).graph, tmp_path / "graph.npz")
     graph = read_graph(tmp_path / "graph.npz")
@@ -216,15 +218,15 @@ def test_a_long_search_suggests_its_next_trial_within_a_second(tmp_path, soak):
     seconds, first = [], 0.0
     opened = time.monotonic()
     with open_study(tmp_path / "study.db") as study:
-        tuning = Tuning(study, spec, graph)
-        assert tuning.places(count + 3) == [count, count + 1, count + 2]
+        search = Search(study, spec, graph)
+        assert search.pending(count + 3) == [count, count + 1, count + 2]
         for place in range(count, count + 3):
             began = time.process_time()  # the machine may have other work
-            trial = tuning.begin(place)
+            trial = search.start(place)
             seconds.append(time.process_time() - began)
             first = first or time.monotonic() - opened
-            assert set(trial.params) == set(Choices.of(spec, graph))
-            tuning.abandon(trial)
+            assert set(trial.params) == set(spec.choices(graph))
+            search.fail(trial)
     assert sorted(seconds)[1] < 1
     assert first < soak.amount(FIRST_SECONDS, 2 * FIRST_SECONDS)
     soak.record(

@@ -24,7 +24,7 @@ from hpgmn.runs.portfolio import (
     portfolio_members,
     splits_to_try,
 )
-from hpgmn.runs.search import run_trials
+from hpgmn.runs.trials import run_trials
 from hpgmn.training.replicas import Progress
 
 SHORT: dict[str, Any] = {

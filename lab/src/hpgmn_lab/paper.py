@@ -13,7 +13,7 @@ import numpy as np
 from scipy.special import stdtrit  # scipy.stats would take half a second to import
 
 from hpgmn.base.settings import read_yaml
-from hpgmn.runs.spaces import DEFECTIVE as DEFECTIVE
+from hpgmn.runs.trials import DEFECTIVE as DEFECTIVE
 
 _CONTENT = read_yaml(Path(__file__).with_name("published.yaml"))
 _GRAPHS: dict[str, tuple[str, ...]] = {

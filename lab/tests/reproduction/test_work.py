@@ -19,8 +19,8 @@ from hpgmn.runs import outputs as run_metrics
 from hpgmn.runs import spec as run_module
 from hpgmn.runs.fit import fit_run
 from hpgmn.runs.folder import prepare_folder
-from hpgmn.runs.search import planned_trials, run_trials
 from hpgmn.runs.spec import RunSpec
+from hpgmn.runs.trials import planned_trials, run_trials
 from hpgmn_lab.reproduction import work as module
 from hpgmn_lab.reproduction.cells import Cell, read_cell
 from hpgmn_lab.reproduction.work import Execution, do_cell, free_memory

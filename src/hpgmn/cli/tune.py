@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.table import Table
 
-from hpgmn.base.errors import HPGMNError, mean_and_deviation
+from hpgmn.base.errors import HPGMNError, count_noun, mean_and_deviation
 from hpgmn.cli.console import METRIC_HELP, monitored, out, refuse_url, say
 from hpgmn.cli.engines import Address, EngineName, check_engine, open_engine
 from hpgmn.cli.train import Deterministic
@@ -140,7 +140,7 @@ def _print_summary(content: Mapping[str, Any]) -> None:
     runs = len(best["val_score"])
     line = (
         f"Best: trial {best['trial']}, validation {content['metric']} {score} % "
-        f"({runs} run{'s' * (runs > 1)})."
+        f"({count_noun(runs, 'run')})."
     )
     out.print(line, highlight=False, soft_wrap=True)
     if content["importance"]:
@@ -173,4 +173,5 @@ def _check_complete(result: TuneResult) -> None:
         "command to continue."
     )
     if result.lost_workers:
-        say(f"Workers that died: {result.lost_workers}. Use fewer --workers if memory is short.")
+        dead = count_noun(result.lost_workers, "worker")
+        say(f"{dead} died. Use fewer --workers if memory is short.")

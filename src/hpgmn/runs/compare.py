@@ -225,9 +225,9 @@ def _train_all(
     overwrite: bool,
 ) -> Comparison:
     """Train model after model, or all at once on a cluster, and write ``comparison.json``."""
-    failed: dict[Path, str] = {}
+    failed: dict[Path, HPGMNError] = {}
     if engine is not None:
-        failed = _train_elsewhere(engine, jobs, monitor, resume=resume, overwrite=overwrite)
+        failed = _train_unfinished(engine, jobs, monitor, resume=resume, overwrite=overwrite)
         resume, overwrite = True, False
     runs, failures = [], {}
     for number, job in enumerate(jobs, start=1):
@@ -235,7 +235,7 @@ def _train_all(
         monitor.notify(f"{number} of {len(jobs)}: {model}")
         try:
             if job.folder in failed:
-                raise HPGMNError(failed[job.folder])
+                raise failed[job.folder]
             with lock_folder(job.folder), interruptible(job.folder, monitor.notify):
                 runs.append(_metrics_of(job, monitor, report, resume=resume, overwrite=overwrite))
         except HPGMNError as error:
@@ -261,27 +261,27 @@ def _metrics_of(
     return run.metrics
 
 
-def _train_elsewhere(
+def _train_unfinished(
     engine: Engine, jobs: Sequence[Job], monitor: Monitor, *, resume: bool, overwrite: bool
-) -> dict[Path, str]:
-    """Train unfinished models on a cluster; return folder → why it failed."""
-    from hpgmn.runs.tasks import train_elsewhere
+) -> dict[Path, HPGMNError]:
+    """Train unfinished models on a cluster; return the errors by folder."""
+    from hpgmn.runs.tasks import train_on_engine
 
     waiting: dict[Path, RunSpec] = {}
-    failed: dict[Path, str] = {}
+    failed: dict[Path, HPGMNError] = {}
     with ExitStack() as stack:
         for job in jobs:
             try:
                 stack.enter_context(lock_folder(job.folder))
                 prepare_folder(job.folder, job.spec, resume=resume, overwrite=overwrite)
             except HPGMNError as error:
-                failed[job.folder] = str(error)
+                failed[job.folder] = error
                 continue
             if not (job.folder / METRICS_FILE).exists():
                 stack.enter_context(interruptible(job.folder, monitor.notify))
                 waiting[job.folder] = job.spec
         graph, records = jobs[0].graph, jobs[0].records
-        return failed | train_elsewhere(engine, waiting, graph, records, monitor)
+        return failed | train_on_engine(engine, waiting, graph, records, monitor)
 
 
 def _other_runs(folder: Path, runs: Sequence[Metrics]) -> list[dict[str, Any]]:

@@ -17,17 +17,17 @@ from typing import Any, NamedTuple
 
 import torch
 
-from hpgmn.base.errors import HPGMNError, Remedy, SettingError
+from hpgmn.base.errors import HPGMNError, Remedy, SettingError, count_noun
 from hpgmn.base.metrics import metric_words, require_metric
 from hpgmn.base.parsing import read_json
 from hpgmn.base.settings import make_settings, read_yaml, settings_dict, settings_names, to_plain
 from hpgmn.graph import Graph
 from hpgmn.models import find_model
 from hpgmn.runs.fit import Monitor
-from hpgmn.runs.search import run_trials
 from hpgmn.runs.spec import RunSpec
+from hpgmn.runs.trials import run_trials, run_trials_by_shape
 from hpgmn.training.checks import check_split, class_number, positive_class, seen_labels
-from hpgmn.training.replicas import Progress, group_by_shape, valid_settings
+from hpgmn.training.replicas import Progress
 from hpgmn.training.trainer import deterministic_algorithms
 
 logger = logging.getLogger(__name__)
@@ -94,11 +94,11 @@ class Choice:
         scored = [row for row in self.content["members"] if row["failure"] is None]
         others = [row["val_score_mean"] for row in scored if row["name"] != self.name]
         [best] = [row["val_score_mean"] for row in scored if row["name"] == self.name]
-        count = len(self.content["splits"])
+        splits = count_noun(len(self.content["splits"]), "split")
         metric = metric_words(self.content["metric"], self.content.get("positive"))
         text = (
-            f"Chosen on the validation nodes of {count} split{'s' * (count > 1)}: "
-            f"'{self.name}' ({self.model}), {metric} {100 * best:.1f}"
+            f"Chosen on the validation nodes of {splits}: '{self.name}' ({self.model}), {metric} "
+            f"{100 * best:.1f}"
         )
         return f"{text}; the next has {100 * max(others):.1f}." if others else f"{text}."
 
@@ -130,7 +130,7 @@ def members_for(graph: Graph) -> tuple[tuple[Member, ...], str | None]:
             f"The graph has more than {LARGE_NODES:,} nodes: trying {len(large)} members instead "
             f"of {len(members)}, with mini-batches and fewer epochs."
         )
-    if not _is_symmetric(graph):
+    if graph.directed and (graph.is_weighted or graph.has_one_way_edges):
         return members, None
     different: dict[str, Member] = {}
     for member in members:
@@ -142,13 +142,6 @@ def members_for(graph: Graph) -> tuple[tuple[Member, ...], str | None]:
         f"The graph is symmetric: skipping {len(members) - len(different)} of {len(members)} "
         "members that differ only in edge direction."
     )
-
-
-def _is_symmetric(graph: Graph) -> bool:
-    """Whether out-neighbours, in-neighbours and all neighbours are the same, weights included."""
-    if not graph.directed:
-        return True
-    return not graph.is_weighted and not graph.has_one_way_edges
 
 
 def read_choice(path: Path) -> Choice | None:
@@ -167,11 +160,8 @@ def choose_settings(
 ) -> Choice:
     """Try the portfolio for a run: on its splits, with its metric and device."""
     members, reason = members_for(graph)
-    count = len(splits_to_try(graph, spec.splits))
-    monitor.note(
-        f"Trying {len(members)} settings on the validation nodes of {count} "
-        f"split{'s' * (count > 1)}."
-    )
+    splits = count_noun(len(splits_to_try(graph, spec.splits)), "split")
+    monitor.note(f"Trying {len(members)} settings on the validation nodes of {splits}.")
     if reason is not None:
         monitor.note(reason)
     with deterministic_algorithms(spec.deterministic, spec.device):
@@ -227,7 +217,6 @@ def choose(
     highest mean validation score wins; ties go to the lower validation loss.
 
     Args:
-        graph: the graph.
         splits: the stored splits to choose on, of which the first few are taken
             (:func:`splits_to_try`); None for all.
         seeds: seeds per split.
@@ -253,15 +242,20 @@ def choose(
     require_metric(metric, graph.num_classes, f"'{graph.name}'")
     tried, note = members_for(graph) if members is None else (tuple(members), None)
     tried = _with_settings(tried, settings or {})
-    numbers = splits_to_try(graph, _all_splits(graph) if splits is None else list(splits))
+    if splits is None:
+        graph.split(0)  # raises the error of a graph without splits
+        splits = range(len(graph.splits or ()))
+    numbers = splits_to_try(graph, splits)
     for number in numbers:
         check_split(graph, graph.split(number), number)
     labels = seen_labels(graph, [graph.split(number) for number in numbers])
     sought = positive_class(metric, labels, graph.class_names, positive)
     limit = _Budget(started + budget, report)
 
-    def train(group: Sequence[Member]) -> list[dict[str, Any]]:
-        return run_trials(
+    def train(positions: Sequence[int]) -> list[dict[str, Any]]:
+        group = [tried[position] for position in positions]
+        limit.check_time()
+        records = run_trials(
             graph,
             group[0].model,
             [member.settings for member in group],
@@ -273,20 +267,26 @@ def choose(
             report=limit.epoch_callback(group),
             should_stop=should_stop,
         )
+        limit.record(records)
+        return records
 
-    rows: dict[str, dict[str, Any]] = {}
-    for group in _groups(tried):
-        rows.update(_train_group(group, train, limit))
-    best = _best(list(rows.values()), graph)
+    rows: dict[int, dict[str, Any]] = {}
+    group_started = time.perf_counter()
+    for results in run_trials_by_shape([member[1:] for member in tried], train):
+        seconds = (time.perf_counter() - group_started) / len(results)
+        group_started = time.perf_counter()
+        for position, result in results.items():
+            rows[position] = _row(tried[position], result, seconds)
+    members_rows = [rows[position] for position in range(len(tried))]
     content = {
-        "chosen": best["name"],
+        "chosen": _best(members_rows, graph)["name"],
         "metric": metric,
         "positive": sought,
         "splits": numbers,
         "seeds": seeds,
         "seconds": time.perf_counter() - started,
         "note": note,
-        "members": [rows[member.name] for member in tried],
+        "members": members_rows,
     }
     return Choice.from_dict(content)
 
@@ -308,21 +308,7 @@ def _with_settings(members: Sequence[Member], settings: Mapping[str, Any]) -> tu
     return tuple(changed)
 
 
-def _all_splits(graph: Graph) -> list[int]:
-    graph.split(0)  # raises the error of a graph without splits
-    return list(range(len(graph.splits or ())))
-
-
-def _groups(members: Sequence[Member]) -> list[list[Member]]:
-    """Group members of equal shapes, in the order of their first; invalid ones stay alone."""
-    models = [member.model for member in members]
-    settings = [
-        valid_settings(find_model(member.model).settings, member.settings) for member in members
-    ]
-    return [[members[place] for place in group] for group in group_by_shape(settings, models)]
-
-
-class _SkippedMemberError(Exception):
+class _SkippedMemberError(HPGMNError):
     """A member is stopped; the message says why."""
 
 
@@ -335,78 +321,55 @@ class _Budget:
 
     def record(self, records: Sequence[Mapping[str, Any]]) -> None:
         """Update the best score."""
-        scores = [float(record["val_score_mean"]) for record in records]
-        known = [score for score in (*scores, self.best) if score is not None]
-        self.best = max((score for score in known if not math.isnan(score)), default=None)
+        scores = [*(float(record["val_score_mean"]) for record in records), self.best]
+        known = [score for score in scores if score is not None and not math.isnan(score)]
+        self.best = max(known, default=None)
+
+    def check_time(self) -> None:
+        """Stop training after the time limit, if any member was trained."""
+        if self.best is not None and time.perf_counter() > self.end:
+            raise _SkippedMemberError("time limit reached")
 
     def epoch_callback(self, members: Sequence[Member]) -> Callable[[Progress], None]:
-        """Return the callback of a group's training; the first group is always trained."""
+        """Return the callback of a group's training; only a member alone can be far behind."""
         names = " and ".join(f"'{member.name}'" for member in members)
         highest: dict[str, float] = {}
 
         def on_epoch(now: Progress) -> None:
-            if self.best is not None and time.perf_counter() > self.end:
-                raise _SkippedMemberError("time limit reached")
+            self.check_time()
             if not math.isnan(now.val_score):
                 highest[now.stage] = max(now.val_score, highest.get(now.stage, now.val_score))
             if len(members) == 1 and now.stage != "estimator" and now.epoch >= MIN_EPOCHS:
-                self._stop_hopeless(highest.get(now.stage), now)
+                score = highest.get(now.stage, math.nan)
+                if self.best is not None and score < self.best - MAX_GAP:
+                    raise _SkippedMemberError(
+                        f"validation {100 * score:.1f} after {now.epoch} epochs, the best has "
+                        f"{100 * self.best:.1f}"
+                    )
             if self.report is not None:
                 self.report(names, now)
 
         return on_epoch
 
-    def _stop_hopeless(self, highest: float | None, now: Progress) -> None:
-        if self.best is not None and highest is not None and highest < self.best - MAX_GAP:
-            raise _SkippedMemberError(
-                f"validation {100 * highest:.1f} after {now.epoch} epochs, the best has "
-                f"{100 * self.best:.1f}"
-            )
 
-
-def _train_group(
-    group: Sequence[Member],
-    train: Callable[[Sequence[Member]], list[dict[str, Any]]],
-    budget: _Budget,
-) -> dict[str, dict[str, Any]]:
-    """Return the rows of members trained together; where that fails, one by one."""
-    started = time.perf_counter()
-    try:
-        records = train(group)
-    except _SkippedMemberError as reason:
-        failure = str(reason)
-    except HPGMNError as error:
-        if len(group) > 1:
-            single = [_train_group([member], train, budget) for member in group]
-            return {name: row for rows in single for name, row in rows.items()}
-        failure = str(error)
-    else:
-        budget.record(records)
-        return {
-            member.name: _row(member, record) for member, record in zip(group, records, strict=True)
-        }
-    seconds = (time.perf_counter() - started) / len(group)
-    for member in group:
-        logger.warning("Skipping '%s': %s", member.name, failure)
-    return {member.name: _row(member, None, failure, seconds) for member in group}
-
-
-def _row(
-    member: Member,
-    record: Mapping[str, Any] | None,
-    failure: str | None = None,
-    seconds: float = 0.0,
-) -> dict[str, Any]:
-    losses = [] if record is None else record["val_loss"]
-    return {
+def _row(member: Member, result: Mapping[str, Any] | HPGMNError, seconds: float) -> dict[str, Any]:
+    """Return a member as JSON stores it; warn if it failed."""
+    row = {
         "name": member.name,
         "model": member.model,
         "settings": {name: to_plain(value) for name, value in member.settings.items()},
-        "val_score": [] if record is None else record["val_score"],
-        "val_score_mean": None if record is None else record["val_score_mean"],
-        "val_loss_mean": None if record is None else sum(losses) / len(losses),
-        "seconds": seconds if record is None else record["seconds"],
-        "failure": failure,
+    }
+    if isinstance(result, HPGMNError):
+        logger.warning("Skipping '%s': %s", member.name, result)
+        scores: dict[str, Any] = {"val_score": [], "val_score_mean": None, "val_loss_mean": None}
+        return {**row, **scores, "seconds": seconds, "failure": str(result)}
+    return {
+        **row,
+        "val_score": result["val_score"],
+        "val_score_mean": result["val_score_mean"],
+        "val_loss_mean": sum(result["val_loss"]) / len(result["val_loss"]),
+        "seconds": result["seconds"],
+        "failure": None,
     }
 
 

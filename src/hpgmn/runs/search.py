@@ -1,166 +1,292 @@
-"""A random search by validation score; every trial is kept as a record.
+"""A search by validation score that is kept in a study, so that it can be continued.
 
-The search never computes a test score. Trials that differ only in settings which replicas may
-differ in are trained together, all splits at once.
+A trial is one draw of settings, trained on every requested split and seed at once. Each trial has a
+place in the search, 0, 1, 2 …; an interrupted one is repeated at the same place. What a place tries
+depends only on the trials before it, so an interrupted search continues as if it had not been
+interrupted (one worker, on a CPU).
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
-import random
-import time
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
-from typing import Any
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
-import torch
-
-from hpgmn.base.settings import make_settings, per_replica_names, settings_dict
-from hpgmn.base.version import __version__
+from hpgmn.base.errors import Remedy, SettingError, format_setting
+from hpgmn.base.settings import make_settings, settings_dict, to_plain
 from hpgmn.graph import Graph
-from hpgmn.models import find_model
-from hpgmn.models.stage import Replica
-from hpgmn.runs.spaces import Space, literature, space_for
-from hpgmn.training.replicas import Progress, fit_replicas
+from hpgmn.graph.graph import search_content
+from hpgmn.models import find_model, read_config
+from hpgmn.runs.spec import RunSpec
+from hpgmn.runs.study import is_done
+from hpgmn.runs.trials import Space, paper_space, planned_trials, space_for
 
-VARIANTS = 3
-"""How many planned trials in a row share their shapes, and so are trained as one batch."""
+if TYPE_CHECKING:
+    from optuna.distributions import BaseDistribution
+    from optuna.samplers import BaseSampler
+    from optuna.study import Study
+    from optuna.trial import FrozenTrial, Trial
+
+SPACES = ("ours", "paper")
+SAMPLERS = ("tpe", "random")
+
+PRUNING_EPOCHS = 60
+"""No trial is pruned earlier."""
+PRUNING_TRIALS = 5
+"""No trial is pruned before so many have finished."""
+SAMPLED_BEST, SAMPLED_LATEST = 100, 400
+"""Of a longer search TPE sees the best and the latest trials only: the time for a suggestion grows
+with their number, and at most the best 25 count as good."""
+
+_RECORDED = ("val_score", "val_loss", "best_epoch", "seconds", "device", "version")
+
+Choices = dict[str, dict[Any, Any]]
+"""For each setting with several values to try: how the study stores a value → the value."""
 
 
-def sample_trials(
-    model: str, space: Space, structures: int, each: int, seed: int
-) -> list[dict[str, Any]]:
-    """Random settings: so many structures, and for each so many variants that share its shapes."""
-    draw = random.Random(seed)
-    free = per_replica_names(find_model(model).settings)
-    trials = []
-    for _ in range(structures):
-        structure = {
-            name: draw.choice(values) for name, values in space.items() if name not in free
+@dataclass(frozen=True)
+class TuneSpec:
+    """What is searched; with the graph it determines what is tried.
+
+    Attributes:
+        run: what a trial trains; its settings are those fixed in all trials.
+        space: "ours", the values for this kind of graph, or "paper", those that the paper prints.
+        sampler: "tpe", or "random": the planned trials of a comparison.
+        pruning: whether trials below the median of the others are stopped.
+    """
+
+    run: RunSpec
+    space: str = "ours"
+    sampler: str = "tpe"
+    pruning: bool = True
+
+    def values(self, graph: Graph) -> Space:
+        """Return the values to try."""
+        if self.space == "paper":
+            return paper_space()
+        return space_for(self.run.model, graph.name)
+
+    def choices(self, graph: Graph) -> Choices:
+        """Return the values of the settings that are searched; there must be some."""
+        choices = {
+            name: {study_value(value): value for value in values}
+            for name, values in self.values(graph).items()
+            if name not in self.run.settings and len(values) > 1
         }
-        for _ in range(each):
-            variant = {name: draw.choice(values) for name, values in space.items() if name in free}
-            trials.append(structure | variant)
-    return trials
+        if not choices:
+            raise SettingError(
+                f"Nothing is left to search: every setting of the space '{self.space}' of "
+                f"{self.run.model} is fixed.",
+                "Fix fewer settings",
+            )
+        return choices
 
-
-def planned_trials(
-    model: str, graph: str, count: int, space: Space | None = None
-) -> list[dict[str, Any]]:
-    """The trials that every model of a comparison gets, known before the first is trained.
-
-    The first is what the literature gives, or else the model's defaults; the others are drawn from
-    the model's space for that kind of graph, :data:`VARIANTS` in a row with the same shapes. Fewer
-    trials are the first of more.
-
-    Args:
-        model: the model's name.
-        graph: the dataset's name.
-        count: how many.
-        space: other values to draw from.
-    """
-    if count < 1:
-        raise ValueError(f"A search needs at least one trial (got {count}).")
-    values = space_for(model, graph) if space is None else space
-    structures = -(-(count - 1) // VARIANTS)
-    drawn = sample_trials(model, values, structures, VARIANTS, seed=0)
-    return [literature(model, graph), *drawn][:count]
-
-
-def run_trials(
-    graph: Graph,
-    model: str,
-    trials: Sequence[Mapping[str, Any]],
-    *,
-    splits: Sequence[int],
-    seeds: int = 1,
-    device: torch.device | str = "cpu",
-    metric: str = "accuracy",
-    positive: int = 1,
-    record: Callable[[dict[str, Any]], None] | None = None,
-    report: Callable[[Progress], None] | None = None,
-    should_stop: Callable[[], bool] = lambda: False,
-    memory_share: float = 1.0,
-) -> list[dict[str, Any]]:
-    """Train every trial on every split and seed; score on validation only.
-
-    Args:
-        graph: the graph.
-        model: the model's name.
-        trials: settings over the model's defaults.
-        splits: the splits to train on.
-        seeds: how many seeds on each.
-        device: "cpu" or "cuda".
-        metric: what selects epochs and is recorded.
-        positive: which of two classes it looks for, see :func:`hpgmn.base.metrics.metric`.
-        record: called with each record.
-        report: called after each epoch; what it raises ends the training.
-        should_stop: asked after each epoch; True raises KeyboardInterrupt.
-        memory_share: see :func:`hpgmn.training.replicas.fit_replicas`.
-
-    Returns:
-        One record per trial: settings, validation score of each run, epochs, seconds.
-    """
-    entry = find_model(model)
-    replicas = [
-        Replica(split, seed, make_settings(entry.settings, trial))
-        for trial in trials
-        for split in splits
-        for seed in range(seeds)
-    ]
-    masks = [(graph.split(one.split).train, graph.split(one.split).val) for one in replicas]
-    started = time.perf_counter()
-    fitted = fit_replicas(
-        graph,
-        entry,
-        replicas,
-        masks,
-        device=device,
-        metric=metric,
-        positive=positive,
-        report=report,
-        should_stop=should_stop,
-        memory_share=memory_share,
-    )
-    seconds = time.perf_counter() - started
-    runs = len(splits) * seeds
-    last = list(fitted.best_epoch)[-1]
-    records = []
-    for number, trial in enumerate(trials):
-        part = slice(number * runs, (number + 1) * runs)
-        scores = fitted.val_score[part]
-        found = {
+    def identity(self, graph: Graph) -> dict[str, Any]:
+        """Return what a study stores, so that only the same search continues it."""
+        run = self.run
+        return {
             "graph": graph.name,
-            "model": model,
-            "trial": dict(trial),
-            "settings": settings_dict(replicas[part][0].settings),
-            "splits": list(splits),
-            "seeds": seeds,
-            "metric": metric,
-            "val_score_mean": float(scores.double().mean()),
-            "val_score": scores.tolist(),
-            "val_loss": fitted.val_loss[part].tolist(),
-            "best_epoch": fitted.best_epoch[last][part].tolist(),
-            "seconds": seconds / len(trials),
-            "version": __version__,
-            "device": str(device),
+            "model": run.model,
+            "space": self.space,
+            "sampler": self.sampler,
+            "splits": list(run.splits),
+            "seeds": run.seeds,
+            "protocol": run.protocol,
+            "metric": run.metric,
+            "fixed": {name: to_plain(value) for name, value in run.settings.items()},
+            **({} if run.positive is None else {"positive": run.positive}),
+            **({"deterministic": True} if run.deterministic else {}),
+            "values": {name: list(stored) for name, stored in self.choices(graph).items()},
+            "content": search_content(graph, run.splits),
         }
-        records.append(found)
-        if record is not None:
-            record(found)
-    return records
 
 
-def append_record(path: Path, found: Mapping[str, Any]) -> None:
-    """Add one trial to a file of JSON lines."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a", encoding="utf-8") as file:
-        file.write(json.dumps(found) + "\n")
+def check_names(space: str, sampler: str, model: str) -> None:
+    """Refuse an unknown space, sampler or model, and the paper's space for another model."""
+    if space not in SPACES:
+        raise SettingError.unknown("space", space, SPACES)
+    if sampler not in SAMPLERS:
+        raise SettingError.unknown("sampler", sampler, SAMPLERS)
+    find_model(model)
+    if space == "paper" and model != "hpgmn":
+        raise SettingError(
+            f"The space of the paper is for hpgmn only (got {model}).",
+            Remedy("Use our space", option="space", value="ours"),
+        )
 
 
-def best_trials(records: Sequence[Mapping[str, Any]], count: int = 1) -> list[Mapping[str, Any]]:
-    """The trials with the highest mean validation score, ties by lower validation loss."""
-    return sorted(
-        records,
-        key=lambda one: (-one["val_score_mean"], sum(one["val_loss"]) / len(one["val_loss"])),
-    )[:count]
+def study_value(value: Any) -> Any:
+    """Return a value as a study stores it: several names as one text, others unchanged.
+
+    >>> study_value(("attributes", "diffusion")), study_value(0.5)
+    ('attributes,diffusion', 0.5)
+    """
+    return format_setting(value) if isinstance(value, tuple | list) else value
+
+
+class Search:
+    """A search and its study: starts trials, prunes them while they train, and records results.
+
+    Args:
+        workers: how many trials are trained at a time.
+    """
+
+    def __init__(self, study: Study, spec: TuneSpec, graph: Graph, workers: int = 1) -> None:
+        from optuna.pruners import MedianPruner
+        from optuna.trial import TrialState
+
+        self.study, self.spec, self.graph = study, spec, graph
+        self._workers = workers
+        self._choices = spec.choices(graph)
+        self._base = read_config("paper")["settings"] if spec.space == "paper" else {}
+        identity = json.dumps(spec.identity(graph), sort_keys=True)
+        self._seed = int.from_bytes(hashlib.sha256(identity.encode()).digest()[:4], "big")
+        study.pruner = MedianPruner(
+            n_startup_trials=PRUNING_TRIALS,
+            n_warmup_steps=PRUNING_EPOCHS,
+            n_min_trials=PRUNING_TRIALS,
+        )
+        # Unfinished trials of a killed search fail, and are repeated at their places.
+        for _ in study.get_trials(deepcopy=False, states=(TrialState.WAITING,)):
+            study.tell(study.ask(), state=TrialState.FAIL)
+        for trial in study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
+            study.tell(trial.number, state=TrialState.FAIL)
+
+    def pending(self, count: int) -> list[int]:
+        """Return the places among the first ``count`` that are not done."""
+        done = {
+            trial.user_attrs["place"]
+            for trial in self.study.get_trials(deepcopy=False)
+            if is_done(trial)
+        }
+        return [place for place in range(count) if place not in done]
+
+    def start(self, place: int) -> Trial:
+        """Start the trial at a place; its user attribute ``settings`` holds what to train."""
+        known = self._known_settings(place)
+        self.study.sampler = self._sampler(place)
+        names = list(self._choices)
+        if known is not None:
+            settings = self._complete(known)
+            stored = {
+                name: study_value(settings[name])
+                for name, choices in self._choices.items()
+                if name in settings and study_value(settings[name]) in choices
+            }
+            names = list(stored)
+            self.study.enqueue_trial(stored)
+        elif suggested := self._suggestion_of_sample():
+            self.study.enqueue_trial(suggested)
+        trial = self.study.ask()
+        trial.set_user_attr("place", place)
+        drawn = {}
+        for name in names:
+            chosen = trial.suggest_categorical(name, list(self._choices[name]))
+            drawn[name] = self._choices[name][chosen]
+        if known is None:
+            space = self.spec.values(self.graph)
+            known = {name: values[0] for name, values in space.items() if len(values) == 1} | drawn
+        trial.set_user_attr("settings", self._complete(known))
+        return trial
+
+    def _suggestion_of_sample(self) -> dict[str, Any]:
+        """Return what the sampler suggests from a part of a long search; nothing if short."""
+        import optuna
+
+        sample = sample_for_sampler(self.study.get_trials(deepcopy=False), self._workers > 1)
+        if sample is None:
+            return {}
+        distributions: dict[str, BaseDistribution] = {
+            name: optuna.distributions.CategoricalDistribution(list(stored))
+            for name, stored in self._choices.items()
+        }
+        short = optuna.create_study(direction="maximize", sampler=self.study.sampler)
+        for trial in sample:
+            short.add_trial(
+                optuna.trial.create_trial(
+                    state=trial.state,
+                    value=trial.value if trial.state.is_finished() else None,
+                    params=trial.params,
+                    distributions=trial.distributions,
+                    intermediate_values=trial.intermediate_values,
+                )
+            )
+        return dict(short.ask(distributions).params)
+
+    def _known_settings(self, place: int) -> Mapping[str, Any] | None:
+        """Return settings that are planned, or those of an interrupted trial at the place."""
+        spec = self.spec
+        if spec.sampler == "random" or place == 0:
+            space = paper_space() if spec.space == "paper" else None
+            return planned_trials(spec.run.model, self.graph.name, place + 1, space)[place]
+        for trial in self.study.get_trials(deepcopy=False):
+            if trial.user_attrs.get("place") == place and "settings" in trial.user_attrs:
+                settings: Mapping[str, Any] = trial.user_attrs["settings"]
+                return settings
+        return None
+
+    def _complete(self, settings: Mapping[str, Any]) -> dict[str, Any]:
+        """Return all settings of a trial; invalid ones unchanged, since training refuses them."""
+        values = {**self._base, **settings, **self.spec.run.settings}
+        try:
+            return settings_dict(make_settings(find_model(self.spec.run.model).settings, values))
+        except SettingError:
+            return {name: to_plain(value) for name, value in values.items()}
+
+    def _sampler(self, place: int) -> BaseSampler:
+        """Return a sampler seeded by the place, so that a continued search draws the same."""
+        from optuna.exceptions import ExperimentalWarning
+        from optuna.samplers import RandomSampler, TPESampler
+
+        seed = (self._seed + place) % 2**32
+        if self.spec.sampler == "random":
+            return RandomSampler(seed=seed)  # draws nothing: every place is planned
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ExperimentalWarning)  # of constant_liar, in Optuna 4
+            return TPESampler(seed=seed, multivariate=False, constant_liar=self._workers > 1)
+
+    def should_prune(self, trial: Trial, epoch: int, score: float) -> bool:
+        """Record the score of a trial at an epoch; return whether to stop the trial."""
+        trial.report(score, epoch)
+        return self.spec.pruning and trial.should_prune()
+
+    def finish(self, trial: Trial, record: Mapping[str, Any]) -> None:
+        """Record a trial that was trained to its end."""
+        trial.set_user_attr("record", {key: record[key] for key in _RECORDED})
+        self.study.tell(trial, record["val_score_mean"])
+
+    def prune(self, trial: Trial) -> None:
+        """Record that a trial was stopped."""
+        from optuna.trial import TrialState
+
+        self.study.tell(trial, state=TrialState.PRUNED)
+
+    def fail(self, trial: Trial, error: str | None = None) -> None:
+        """Record an interrupted trial, which is repeated, or why a trial cannot be trained."""
+        from optuna.trial import TrialState
+
+        if error is not None:
+            trial.set_user_attr("error", error)
+        self.study.tell(trial, state=TrialState.FAIL)
+
+
+def sample_for_sampler(trials: Sequence[FrozenTrial], is_shared: bool) -> list[FrozenTrial] | None:
+    """Return the best and the latest trials of a long search, in order; None for a short one.
+
+    Args:
+        trials: all of the search.
+        is_shared: whether several are trained at a time; then running ones are included.
+    """
+    from optuna.trial import TrialState
+
+    ended = [t for t in trials if t.state in (TrialState.COMPLETE, TrialState.PRUNED)]
+    if len(ended) <= SAMPLED_BEST + SAMPLED_LATEST:
+        return None
+    complete = [trial for trial in ended if trial.state == TrialState.COMPLETE]
+    best = sorted(complete, key=lambda trial: (-(trial.value or 0.0), trial.number))
+    chosen = {t.number: t for t in [*best[:SAMPLED_BEST], *ended[-SAMPLED_LATEST:]]}
+    running = [trial for trial in trials if is_shared and trial.state == TrialState.RUNNING]
+    return [chosen[number] for number in sorted(chosen)] + running

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hpgmn.base.errors import HPGMNError, Remedy, SettingError
+from hpgmn.base.errors import Remedy, SettingError
 from hpgmn.base.files import lock_folder
 from hpgmn.graph import Graph, Split
 from hpgmn.graph.datasets import DATASETS, check_column_options, load
@@ -335,11 +335,11 @@ class Job:
             write_graph(graph, Path(spec.graph))
         metrics, fitted = finished_run(folder) if resume or engine else None, None
         if metrics is None and engine is not None:
-            from hpgmn.runs.tasks import train_elsewhere
+            from hpgmn.runs.tasks import train_on_engine
 
-            failures = train_elsewhere(engine, {folder: spec}, graph, self.records, monitor)
+            failures = train_on_engine(engine, {folder: spec}, graph, self.records, monitor)
             if failures:
-                raise HPGMNError(failures[folder])
+                raise failures[folder]
             metrics = finished_run(folder)
         if metrics is not None:  # only the report is missing
             run = open_run(folder, spec.model if is_custom(spec.model) else None)

@@ -16,43 +16,37 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hpgmn.base.errors import HPGMNError, Remedy, SettingError
-from hpgmn.base.settings import make_settings
 from hpgmn.engines import Channel, Engine, Task, TaskResult
 from hpgmn.graph import Graph
-from hpgmn.graph.datasets import DATASETS, load
+from hpgmn.graph.datasets import load
 from hpgmn.models import find_model, is_custom
 from hpgmn.runs.fit import Monitor, ProgressCallback, make_monitor
-from hpgmn.runs.spec import RunSpec, check_run, resolve_device, split_numbers
+from hpgmn.runs.search import Search, TuneSpec, check_names
+from hpgmn.runs.spec import check_run, make_spec, resolve_device
 from hpgmn.runs.study import (
     best_trial,
     claim,
-    files_of,
-    finished_trials,
-    first_error,
     identity_of,
     lock_study,
     open_study,
     refuse_other,
     study_exists,
-    summary,
-    write_best,
 )
-from hpgmn.runs.tuning import (
-    Choices,
-    HopelessTrialError,
-    TuneSpec,
-    Tuning,
-    check_names,
-    is_done,
-    train_trial,
-)
-from hpgmn.training.checks import positive_class, seen_labels
+from hpgmn.runs.trials import run_trials
+from hpgmn.runs.tune_results import write_results
+from hpgmn.training.checks import class_number
+from hpgmn.training.replicas import Progress
+from hpgmn.training.trainer import deterministic_algorithms
 
 if TYPE_CHECKING:
-    from optuna.study import Study
     from optuna.trial import Trial
 
 logger = logging.getLogger(__name__)
+
+PRUNING_INTERVAL = 20
+"""A trial may be pruned each time it has trained so many epochs more."""
+TRIES = 2
+"""How often one call starts a trial whose process or machine is lost."""
 
 _OPTIONS = ("model", "space", "sampler", "splits", "seeds", "protocol", "metric")
 
@@ -141,7 +135,15 @@ def tune(
         should_stop: polled; True ends the search and raises KeyboardInterrupt.
     """
     monitor = make_monitor(progress, notify, should_stop)
-    _check_numbers(trials, timeout)
+    if trials < 0:
+        raise SettingError(
+            f"trials must be 0 or more (got {trials}).", Remedy("Raise it", option="trials")
+        )
+    if timeout is not None and not timeout > 0:
+        raise SettingError(
+            f"timeout must be above 0 seconds (got {timeout:g}).",
+            Remedy("Raise it", option="timeout"),
+        )
     given = {
         "model": model,
         "space": space,
@@ -155,11 +157,12 @@ def tune(
     }
     options = {name: value for name, value in given.items() if value is not None}
     source = graph.name if isinstance(graph, Graph) else str(graph)
-    path = Path(study).expanduser() if study is not None else _default_study(source, model)
+    path = _default_study(source, model) if study is None else Path(study).expanduser()
     exists = study_exists(path)
     if trials == 0:
         if not exists:
-            raise HPGMNError(f"There is no study {path} to show.", Remedy("Run trials", "trials"))
+            remedy = Remedy("Run trials", option="trials")
+            raise HPGMNError(f"There is no study {path} to show.", remedy)
         return _show(path, graph, source, options)
     if engine is None:
         from hpgmn.engines.processes import LocalEngine
@@ -171,33 +174,21 @@ def tune(
         claim(opened, path, spec.identity(loaded))
         for line in warnings:
             logger.warning(line)
-        tuning = Tuning(opened, spec, loaded, engine.workers)
+        search = Search(opened, spec, loaded, engine.workers)
         deadline = math.inf if timeout is None else time.monotonic() + timeout
-        lost = _run_trials(engine, tuning, trials, deadline, monitor)
-        done = sum(
-            is_done(trial) and trial.user_attrs["place"] < trials
-            for trial in opened.get_trials(deepcopy=False)
-        )
+        lost = run_search(engine, search, trials, deadline, monitor)
         result = TuneResult(
-            *(path, write_results(opened, path, source), done, trials),
+            *(path, write_results(opened, path, source)),
+            done=trials - len(search.pending(trials)),
+            requested=trials,
             is_late=time.monotonic() > deadline,
             lost_workers=lost,
         )
-        error = first_error(opened)
-        if not result.content["trials"]["finished"] and error is not None:
-            raise HPGMNError(f"No trial could be trained. The first error: {error}")
+        if not result.content["trials"]["finished"]:
+            for trial in opened.get_trials(deepcopy=False):
+                if (error := trial.user_attrs.get("error")) is not None:
+                    raise HPGMNError(f"No trial could be trained. The first error: {error}")
         return result
-
-
-def _check_numbers(trials: int, timeout: float | None) -> None:
-    if trials < 0:
-        raise SettingError(
-            f"trials must be 0 or more (got {trials}).", Remedy("Raise it", "trials")
-        )
-    if timeout is not None and not timeout > 0:
-        raise SettingError(
-            f"timeout must be above 0 seconds (got {timeout:g}).", Remedy("Raise it", "timeout")
-        )
 
 
 def _default_study(source: str, model: str | None) -> Path:
@@ -214,38 +205,22 @@ def make_tune_spec(
     """Return what is searched, its graph, and warnings; refuse what cannot be searched.
 
     Args:
-        graph: the graph, its name or path.
-        source: its name or path.
-        options: fields of :class:`TuneSpec`, and ``settings`` that are fixed.
+        source: the graph's name or path.
+        options: options of :func:`tune` that are given; ``settings`` are fixed in all trials.
         device: "cpu" or "cuda".
-        pruning: whether to stop hopeless trials; None: with tpe.
+        pruning: None: with tpe.
     """
-    model, sampler = options.get("model", "hpgmn"), options.get("sampler", "tpe")
-    check_names(options.get("space", "ours"), sampler, model)
+    space, sampler = options.get("space", "ours"), options.get("sampler", "tpe")
+    check_names(space, sampler, options.get("model", "hpgmn"))
     fixed = options.get("settings", {})
-    checked = make_settings(find_model(model).settings, fixed)
     loaded = graph if isinstance(graph, Graph) else load(graph, options.get("protocol"))
-    default = "all" if loaded.splits is None or len(loaded.splits) < 3 else "0,1,2"
-    dataset = DATASETS.get(source)
-    spec = TuneSpec(
-        graph=source if dataset else str(Path(source).expanduser().resolve()),
-        model=model,
-        space=options.get("space", "ours"),
-        sampler=sampler,
-        splits=split_numbers(options.get("splits", default), loaded),
-        seeds=options.get("seeds", 1),
-        protocol=options.get("protocol"),
-        metric=options.get("metric", dataset.metric if dataset else "accuracy"),
-        fixed={name: getattr(checked, name) for name in fixed},
-        device=device,
-        pruning=sampler == "tpe" if pruning is None else pruning,
-        deterministic=bool(options.get("deterministic")),
-    )
-    Choices.of(spec, loaded)
-    labels = seen_labels(loaded, [loaded.split(number) for number in spec.splits])
-    spec = replace(spec, positive=positive_class(spec.metric, labels, loaded.class_names))
-    run = RunSpec(spec.graph, model, dict(fixed), spec.splits, spec.seeds, metric=spec.metric)
+    first = "all" if loaded.splits is None or len(loaded.splits) < 3 else "0,1,2"
+    complete = {"splits": first, **options, "settings": {}, "device": device}
+    run = make_spec(loaded, source, complete, fixed)
+    run = replace(run, settings={name: run.settings[name] for name in fixed})
     _, warnings = check_run(run, loaded)
+    spec = TuneSpec(run, space, sampler, sampler == "tpe" if pruning is None else pruning)
+    spec.choices(loaded)
     return spec, loaded, warnings
 
 
@@ -256,7 +231,8 @@ def _show(
     with open_study(path) as opened:
         before = identity_of(opened)
         if before is None:
-            raise HPGMNError(f"The study {path} holds no trial yet.", Remedy("Run some", "trials"))
+            remedy = Remedy("Run some", option="trials")
+            raise HPGMNError(f"The study {path} holds no trial yet.", remedy)
         if is_custom(before["model"]) and "model" not in options:
             raise SettingError(
                 f"The study is of a model of your own, '{before['model']}', and code is imported "
@@ -268,164 +244,139 @@ def _show(
         recorded["settings"] = before["fixed"]
         spec, loaded, _ = make_tune_spec(graph, source, {**recorded, **options}, "cpu", None)
         identity = spec.identity(loaded)
-        del identity["values"]  # of another version, perhaps, and can be shown all the same
+        del identity["values"]  # a study of another version can be shown, too
         refuse_other(path, before, identity)
         return TuneResult(path, write_results(opened, path, source))
 
 
-def write_results(study: Study, path: Path, source: str) -> dict[str, Any]:
-    """Write the best settings and the pictures; return everything found."""
-    content = summary(study, source)
-    files: dict[str, str] = {}
-    if content["best"] is not None:
-        paths = files_of(path)
-        write_best(paths["config"], content, content["best"]["settings"])
-        files["config"] = str(paths["config"])
-        if draw(study, content, paths["png"]):
-            files |= {kind: str(paths[kind]) for kind in ("png", "svg")}
-    return {"study": str(path), **content, "files": files}
-
-
-def draw(study: Study, content: Mapping[str, Any], path: Path) -> bool:
-    """Draw the pictures; return whether there is anything to draw."""
-    from hpgmn.runs.sensitivity import draw_sensitivity, panels
-
-    identity = identity_of(study)
-    assert identity is not None
-    has_memory = "num_patterns" in content["best"]["settings"]
-    names = panels(identity["values"], content["importance"], has_memory)
-    if not names:
-        return False
-    trials = [
-        {"settings": trial.user_attrs["settings"], "score": trial.value}
-        for trial in finished_trials(study)
-    ]
-    title = f"{content['graph']}, {content['model']}: {len(trials)} trials"
-    draw_sensitivity(trials, names, title, content["metric"], path)
-    return True
-
-
-def _run_trials(
-    engine: Engine, tuning: Tuning, trials: int, deadline: float, monitor: Monitor
-) -> int:
-    """Train the trials that are not done yet; return how many workers died."""
-    lost_workers = 0
-
-    def on_lost(line: str) -> None:
-        nonlocal lost_workers
-        lost_workers += 1
-        logger.warning(line)
-
-    def on_trial() -> None:
-        best = best_trial(tuning.study)
-        score = "" if best is None else f", best {100 * (best.value or 0):.1f}"
-        done = trials - len(tuning.places(trials))
-        task = f"{tuning.graph.name} {tuning.spec.model}: trials{score}"
-        monitor.progress("", monitor.step_progress(task, done, trials))
-
-    on_trial()
-    tune_on(
-        *(engine, tuning, trials),
-        deadline=deadline,
-        should_stop=monitor.should_stop,
-        on_trial=on_trial,
-        on_lost=on_lost,
-    )
-    return lost_workers
-
-
-TRIES = 2
-"""How often one command starts a trial whose process or machine is lost."""
-
-
-def trial_task(
-    argument: tuple[TuneSpec, Mapping[str, Any]], graph: Graph, line: Channel
-) -> tuple[str, Any]:
-    """Train one trial; return "done", "hopeless" or "error", and the record or the message.
-
-    Args:
-        argument: what is searched, and the settings of the trial.
-        graph: the graph.
-        line: the connection to the process that decides whether the trial is hopeless.
-    """
-    spec, settings = argument
-
-    def judge(epoch: int, score: float) -> bool:
-        return bool(line.request((epoch, score)))
-
-    try:
-        record = train_trial(graph, spec, settings, judge, line.should_stop, line.share.memory)
-    except HopelessTrialError:
-        return "hopeless", None
-    except HPGMNError as error:
-        return "error", str(error)
-    return "done", record
-
-
-def tune_on(
+def run_search(
     engine: Engine,
-    tuning: Tuning,
+    search: Search,
     count: int,
-    *,
     deadline: float = math.inf,
-    should_stop: Callable[[], bool] = lambda: False,
-    on_trial: Callable[[], None] = lambda: None,
-    on_lost: Callable[[str], None] = lambda line: None,
-) -> None:
-    """Train the trials that are not done yet.
+    monitor: Monitor | None = None,
+) -> int:
+    """Train the trials that are not done yet; return how many workers died.
 
     Args:
-        engine: where tasks run.
-        tuning: the search.
         count: trials in all.
         deadline: no trial starts later, by ``time.monotonic``.
-        should_stop: polled; True ends the search as Ctrl-C does.
-        on_trial: called after each trial.
-        on_lost: called with a message when the machine of a trial is lost.
+        monitor: its progress is called after each trial.
     """
-    places = tuning.places(count)
-    number = len(places)
+    monitor = monitor or Monitor()
+    places = search.pending(count)
     starts: Counter[int] = Counter()
     running: dict[str, Trial] = {}
+    lost_workers = 0
+
+    def show_progress() -> None:
+        best = best_trial(search.study)
+        score = "" if best is None else f", best {100 * (best.value or 0):.1f}"
+        task = f"{search.graph.name} {search.spec.run.model}: trials{score}"
+        done = count - len(search.pending(count))
+        monitor.progress("", monitor.step_progress(task, done, count))
 
     def next_task() -> Task | None:
         if not places or time.monotonic() > deadline:
             return None
         place = places.pop(0)
         starts[place] += 1
-        trial = tuning.begin(place)
+        trial = search.start(place)
         running[str(trial.number)] = trial
-        settings = trial.user_attrs["settings"]
-        return Task(str(trial.number), trial_task, (tuning.spec, settings), tuning.graph)
+        argument = (search.spec, trial.user_attrs["settings"])
+        return Task(str(trial.number), trial_task, argument, search.graph)
 
-    def answer(name: str, message: tuple[int, float]) -> bool:
-        return tuning.judge(running[name], *message)
+    def on_message(name: str, message: tuple[int, float]) -> bool:
+        return search.should_prune(running[name], *message)
 
-    def ended(end: TaskResult) -> None:
-        trial = running[end.name]
-        if end.trace:
-            raise RuntimeError(f"A worker failed:\n{end.trace}")
-        if end.value is None and not end.is_lost:
-            raise HPGMNError(end.reason)
-        del running[end.name]
-        if end.is_lost:
-            tuning.abandon(trial)
+    def on_result(result: TaskResult) -> None:
+        nonlocal lost_workers
+        if result.trace:
+            raise RuntimeError(f"A worker failed:\n{result.trace}")
+        if result.value is None and not result.is_lost:
+            raise HPGMNError(result.reason)
+        trial = running.pop(result.name)
+        if result.is_lost:
+            search.fail(trial)
             place = trial.user_attrs["place"]
             if starts[place] < TRIES:
                 places.insert(0, place)
-            on_lost(f"Trial {trial.number} counts as failed. {end.reason}")
+            lost_workers += 1
+            logger.warning("Trial %d counts as failed. %s", trial.number, result.reason)
             return
-        kind, content = end.value
-        if kind == "done":
-            tuning.end(trial, content)
-        elif kind == "hopeless":
-            tuning.give_up(trial)
+        state, content = result.value
+        if state == "done":
+            search.finish(trial, content)
+        elif state == "pruned":
+            search.prune(trial)
         else:
-            tuning.refuse(trial, content)
-        on_trial()
+            search.fail(trial, content)
+        show_progress()
 
+    show_progress()
     try:
-        engine.run(next_task, ended, on_message=answer, should_stop=should_stop, max_tasks=number)
+        engine.run(
+            next_task,
+            on_result,
+            on_message=on_message,
+            should_stop=monitor.should_stop,
+            max_tasks=len(places),
+        )
     finally:
         for trial in running.values():
-            tuning.abandon(trial)
+            search.fail(trial)
+    return lost_workers
+
+
+class _PrunedTrialError(Exception):
+    """Ends the training of a trial."""
+
+
+def trial_task(
+    argument: tuple[TuneSpec, Mapping[str, Any]], graph: Graph, line: Channel
+) -> tuple[str, Any]:
+    """Train one trial; return "done", "pruned" or "error", and the record or the message.
+
+    Args:
+        argument: what is searched, and the settings of the trial.
+        line: the connection to the process that decides whether the trial is pruned.
+    """
+    spec, settings = argument
+    run = spec.run
+    last_stage = list(find_model(run.model).stages)[-1]
+    last_epoch = 0
+
+    def on_epoch(now: Progress) -> None:
+        """Ask whether to continue, at the same epochs in every trial.
+
+        Runs in several batches are trained to their end: their scores are not comparable. A GPU
+        reports by time, so an epoch stands for the few after it.
+        """
+        nonlocal last_epoch
+        epoch = now.epoch // PRUNING_INTERVAL * PRUNING_INTERVAL
+        is_scored = now.stage == last_stage and not math.isnan(now.val_score)
+        if is_scored and now.batches == 1 and epoch > last_epoch:
+            last_epoch = epoch
+            if line.request((epoch, now.val_score)):
+                raise _PrunedTrialError
+
+    try:
+        with deterministic_algorithms(run.deterministic, run.device):
+            [record] = run_trials(
+                graph,
+                run.model,
+                [settings],
+                splits=run.splits,
+                seeds=run.seeds,
+                device=run.device,
+                metric=run.metric,
+                positive=class_number(run.positive, graph.class_names),
+                report=on_epoch,
+                should_stop=line.should_stop,
+                memory_share=line.share.memory,
+            )
+    except _PrunedTrialError:
+        return "pruned", None
+    except HPGMNError as error:
+        return "error", str(error)
+    return "done", record

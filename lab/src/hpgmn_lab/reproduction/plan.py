@@ -1,7 +1,7 @@
 """The cells of each experiment: rows, graphs, and the work per cell.
 
 All models of a comparison have the same number of trials
-(:func:`hpgmn.runs.search.planned_trials`) on the first three splits, then all splits once. HP-GMN
+(:func:`hpgmn.runs.trials.planned_trials`) on the first three splits, then all splits once. HP-GMN
 with its shipped settings, which come from a larger search, and its average over seeds are rows of
 their own.
 """

@@ -18,7 +18,7 @@ from hpgmn.base.settings import make_settings, settings_dict
 from hpgmn.evaluation.scores import Difference, Score
 from hpgmn.models import find_model
 from hpgmn.runs.compare import difference, is_ours
-from hpgmn.runs.search import planned_trials
+from hpgmn.runs.trials import planned_trials
 from hpgmn_lab import paper
 from hpgmn_lab.records import NONE, Record, check_run
 from hpgmn_lab.reproduction.cells import SHIPPED, TUNED, Cell, CellRecord, Records

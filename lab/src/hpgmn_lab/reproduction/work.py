@@ -27,9 +27,9 @@ from hpgmn.graph.datasets import load
 from hpgmn.models import find_model
 from hpgmn.runs.fit import fit_run
 from hpgmn.runs.folder import finished_run, prepare_folder
-from hpgmn.runs.search import best_trials, planned_trials, run_trials
 from hpgmn.runs.spec import RunSpec
-from hpgmn.training.replicas import Progress, group_by_shape, valid_settings
+from hpgmn.runs.trials import best_record, planned_trials, run_trials, run_trials_by_shape
+from hpgmn.training.replicas import Progress, valid_settings
 from hpgmn_lab.reproduction.cells import Cell, CellRecord, identity, read_cell, write_cell
 
 CELLS_FOLDER, SEARCH_FOLDER, WORK_FOLDER = "cells", "search", "work"
@@ -196,13 +196,28 @@ def _search(
         recorded = dict(enumerate(previous.search["trials"]))
         done = _valid_trials(cell, graph, previous.search, recorded) | done
     head = {"identity": search_identity(cell, graph), "defaults": _defaults(cell.model)}
-    kind = find_model(cell.model).settings
-    for group in group_by_shape([valid_settings(kind, trial) for trial in trials]):
-        missing = [index for index in group if index not in done]
-        if not missing:
-            continue
-        records = _train_group(cell, graph, [trials[index] for index in missing], execution)
-        done |= dict(zip(missing, records, strict=True))
+    missing = [index for index in range(len(trials)) if index not in done]
+
+    def train(positions: Sequence[int]) -> list[dict[str, Any]]:
+        try:
+            return run_trials(
+                graph,
+                cell.model,
+                [trials[missing[position]] for position in positions],
+                splits=cell.search_splits,
+                seeds=cell.search_seeds,
+                device=execution.device,
+                metric=cell.metric,
+                **execution.options,
+            )
+        except HPGMNError:
+            free_memory(execution.device)
+            raise
+
+    for results in run_trials_by_shape([(cell.model, trials[i]) for i in missing], train):
+        for position, result in results.items():
+            index = missing[position]
+            done[index] = _trial_record(trials[index], result)
         path.parent.mkdir(parents=True, exist_ok=True)
         text = json.dumps(with_checksum({**head, "trials": done}), indent=1) + "\n"
         write_text(path, text)
@@ -213,7 +228,7 @@ def _search(
         raise HPGMNError(
             f"Every trial of {cell.name} failed. {ordered[0]['failed']}", "Repeat the command"
         )
-    (best,) = best_trials(scored)
+    best = best_record(scored)
     return {
         **head,
         "best": ordered.index(dict(best)),
@@ -232,31 +247,14 @@ def _unfinished_search(path: Path, cell: Cell, graph: Graph) -> dict[int, dict[s
         return {}
 
 
-def _train_group(
-    cell: Cell, graph: Graph, trials: Sequence[Mapping[str, Any]], execution: Execution
-) -> list[dict[str, Any]]:
-    """Train trials together and return their records; if that fails, train each alone."""
-    try:
-        records = run_trials(
-            graph,
-            cell.model,
-            trials,
-            splits=cell.search_splits,
-            seeds=cell.search_seeds,
-            device=execution.device,
-            metric=cell.metric,
-            **execution.options,
-        )
-    except HPGMNError as error:
-        free_memory(execution.device)
-        if len(trials) > 1:
-            return [_train_group(cell, graph, [trial], execution)[0] for trial in trials]
-        is_passing = not isinstance(error, SettingError)
-        return [{"settings": _plain(trials[0]), "failed": str(error), "is_passing": is_passing}]
-    return [
-        {"settings": _plain(trial)} | {name: record[name] for name in _TRIAL_KEYS}
-        for trial, record in zip(trials, records, strict=True)
-    ]
+def _trial_record(
+    settings: Mapping[str, Any], result: Mapping[str, Any] | HPGMNError
+) -> dict[str, Any]:
+    """Return what is stored of a trial; a failure may pass unless its settings are rejected."""
+    if isinstance(result, HPGMNError):
+        is_passing = not isinstance(result, SettingError)
+        return {"settings": _plain(settings), "failed": str(result), "is_passing": is_passing}
+    return {"settings": _plain(settings)} | {name: result[name] for name in _TRIAL_KEYS}
 
 
 # The final run.
