@@ -300,14 +300,8 @@ def make_topk(folder: Path, plan: Plan, unit: Unit) -> dict[str, Any]:
     rows = largest_of_range(
         (np.asarray(indptr), np.asarray(indices), np.asarray(data)),
         (start, stop),
-        chosen.diffusion,
-        count=chosen.diffusion_topk,
-        threshold=chosen.diffusion_threshold,
-        self_entry=chosen.diffusion_self_entry,
+        chosen,
         threads=1,
-        teleport=chosen.teleport,
-        heat_time=chosen.heat_time,
-        tolerance=chosen.diffusion_tolerance,
     )
     path = rows_file(unit.part, f"{unit.name}.npz")
     with SparseWriter(folder / path, plan.num_nodes) as writer:
