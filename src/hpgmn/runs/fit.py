@@ -225,7 +225,7 @@ def _metrics(
 ) -> dict[str, Any]:
     """Return the content of ``metrics.json`` that the training determines."""
     with deterministic_algorithms(spec.deterministic, spec.device):
-        estimates = model.estimator_logits(graph, spec.device)
+        estimates = model.on_graph(graph, spec.device).estimator_logits
     homophily = node_homophily(graph)
     result = TrainingResult(
         logits=fitted.logits,

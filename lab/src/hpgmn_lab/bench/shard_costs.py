@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -190,19 +191,12 @@ def _topk_costs(
     indptr, indices, data = (
         read_array(folder / f"{name}.npy", mapped="r") for name in ("indptr", "indices", "data")
     )
-    defaults = StatisticsSettings()
+    defaults = StatisticsSettings(diffusion_self_entry=True)
     middle = plan.num_nodes // 2
 
     def push(count: int, threshold: float) -> None:
-        largest_of_range(
-            (indptr, indices, data),
-            (middle, middle + count),
-            defaults.diffusion,
-            count=defaults.diffusion_topk,
-            threshold=threshold,
-            threads=1,
-            teleport=defaults.teleport,
-        )
+        chosen = replace(defaults, diffusion_threshold=threshold)
+        largest_of_range((indptr, indices, data), (middle, middle + count), chosen, threads=1)
 
     push(1, thresholds[0])  # compiles
     results = []
