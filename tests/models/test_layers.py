@@ -13,10 +13,9 @@ from hpgmn.base.randomness import DropRate, Noise, stable_key
 from hpgmn.base.sparse import SparseMatrix
 from hpgmn.models.layers import (
     MLP,
+    AggregationLinear,
     BatchNorm,
-    Initialised,
     Linear,
-    Output,
     StatisticMLP,
     draw_glorot,
     initialise,
@@ -199,18 +198,20 @@ def test_first_values_differ_between_keys_and_between_places():
     assert (weights["a.layers.0.weight"] != weights["b.layers.0.weight"]).all()
 
 
+def test_a_layer_starts_with_glorot_weights_and_biases_of_zero():
+    layer = randomised(AggregationLinear(2, 4, 5))
+    initialise(layer, keys(1, 2))
+    assert torch.equal(layer.bias, torch.zeros(2, 1, 5))
+    assert 0 < layer.own.abs().max() <= math.sqrt(6 / 9)
+    assert (layer.own != layer.neighbors).all()
+
+
 def test_initialising_again_forgets_what_was_there():
     fresh, used = small_network(2), randomised(small_network(2))
     initialise(fresh, keys(1, 2))
     initialise(used, keys(1, 2))
     for name, parameter in fresh.named_parameters():
         assert torch.equal(parameter, dict(used.named_parameters())[name])
-
-
-def test_biases_start_at_zero():
-    layer = randomised(Linear(2, 4, 5))
-    initialise(layer, keys(1, 2))
-    assert torch.equal(layer.bias, torch.zeros(2, 1, 5))
 
 
 @pytest.mark.parametrize(("inputs", "outputs"), [(30, 70), (70, 30), (1, 500)])
@@ -223,20 +224,3 @@ def test_glorot_values_fill_their_bounds_evenly(inputs, outputs):
     assert values[-1] <= 1
     even = (np.arange(values.size) + 0.5) / values.size * 2 - 1
     assert np.abs(values - even).max() < 4 / math.sqrt(values.size)  # Kolmogorov's distance
-
-
-def test_a_module_must_say_how_it_starts():
-    class Forgetful(Initialised):
-        pass
-
-    with pytest.raises(TypeError, match="reset_parameters"):
-        Forgetful()
-
-
-def test_an_output_has_its_own_empty_penalties_and_details():
-    one, other = Output(torch.zeros(1, 2, 3)), Output(torch.ones(1, 2, 3))
-    one.penalties["entropy"] = torch.ones(1)
-    one.details["gate"] = torch.ones(1, 2)
-    assert other.penalties == {}
-    assert other.details == {}
-    assert torch.equal(one.logits, torch.zeros(1, 2, 3))

@@ -112,9 +112,9 @@ def test_metrics_that_were_changed_are_refused(tmp_path):
     with pytest.raises(HPGMNError, match="written by a newer hpgmn"):
         read_metrics(path)
     path.write_text("[]")
-    with pytest.raises(HPGMNError, match=r"is damaged: it is not a mapping"):
+    with pytest.raises(HPGMNError, match="one JSON object expected"):
         read_metrics(path)
-    with pytest.raises(HPGMNError, match=r"^Cannot read .*No such file.*train that run again"):
+    with pytest.raises(HPGMNError, match=r"cannot be read \(No such file"):
         read_metrics(tmp_path / "none.json")
 
 

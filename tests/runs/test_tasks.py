@@ -10,10 +10,10 @@ import pytest
 from hpgmn.base.settings import make_settings, settings_dict
 from hpgmn.models import find_model
 from hpgmn.runs import tasks as run_tasks
-from hpgmn.runs.fit import fit_run
+from hpgmn.runs.fit import Monitor, fit_run
 from hpgmn.runs.folder import PORTFOLIO_FILE, prepare_folder
 from hpgmn.runs.spec import RunSpec
-from hpgmn.runs.tasks import run_on, write_files
+from hpgmn.runs.tasks import train_on_engine, write_files
 
 
 def specification(model, **settings):
@@ -29,18 +29,13 @@ def prepared(folder, spec, **options):
 def test_folders_hold_what_a_run_here_writes(small_graph, tmp_path, here_engine, lasting, caplog):
     specs = [specification("mlp"), specification("gcn")]
     runs = {prepared(tmp_path / "there" / spec.model, spec): spec for spec in specs}
-    told, progress = [], []
+    progress: list[tuple[str, int, int]] = []
+    monitor = Monitor(lambda _, now: progress.append((now.stage, now.epoch, now.epochs)))
     earlier = logging.LogRecord("hpgmn", logging.WARNING, "", 0, "a column is %s", ("x",), None)
-    run_on(
-        here_engine(),
-        runs,
-        small_graph,
-        ended=lambda folder, reason: told.append((folder, reason)),
-        report=lambda folder, now: progress.append((folder.name, now.stage)),
-        earlier=[earlier],
-    )
-    assert told == [(folder, "") for folder in runs]
-    assert {("mlp", "main"), ("gcn", "main")} <= set(progress)
+    assert not train_on_engine(here_engine(), runs, small_graph, [earlier], monitor)
+    assert ("small mlp", 1, 2) in progress
+    assert ("small gcn", 2, 2) in progress
+    assert any(stage.startswith("small gcn: main ") for stage, _, _ in progress)
     for spec in specs:
         there, here = tmp_path / "there" / spec.model, tmp_path / "here" / spec.model
         metrics = fit_run(
@@ -61,21 +56,21 @@ def test_folders_hold_what_a_run_here_writes(small_graph, tmp_path, here_engine,
 def test_a_choice_goes_along(small_graph, tmp_path, here_engine):
     spec = specification("mlp")
     folder = prepared(tmp_path / "run", spec, choice={"chosen": "best"})
-    run_on(here_engine(), {folder: spec}, small_graph)
+    train_on_engine(here_engine(), {folder: spec}, small_graph, [], Monitor())
     assert json.loads((folder / "metrics.json").read_text())["portfolio"] == {"chosen": "best"}
     assert json.loads((folder / PORTFOLIO_FILE).read_text()) == {"chosen": "best"}
 
 
-def test_failures_are_told_and_the_others_go_on(small_graph, tmp_path, here_engine):
+def test_failures_keep_their_remedy_and_the_other_runs_continue(small_graph, tmp_path, here_engine):
     wrong = dataclasses.replace(specification("gcn"), seeds=0)
     right = specification("mlp")
     runs = {prepared(tmp_path / "a", wrong): wrong, prepared(tmp_path / "b", right): right}
-    told = {}
-    run_on(here_engine(), runs, small_graph, ended=lambda folder, why: told.update({folder: why}))
-    assert told == {
-        tmp_path / "a": "At least 1 seed is required (got 0). Choose 1 or more (seeds=...).",
-        tmp_path / "b": "",
-    }
+    failures = train_on_engine(here_engine(), runs, small_graph, [], Monitor())
+    assert list(failures) == [tmp_path / "a"]
+    remedy = failures[tmp_path / "a"].remedy
+    assert remedy is not None
+    assert remedy.option == "seeds"
+    assert (tmp_path / "b" / "metrics.json").exists()
     assert not (tmp_path / "a" / "metrics.json").exists()
 
 
@@ -85,8 +80,9 @@ def test_a_bug_is_not_hidden(small_graph, tmp_path, here_engine, monkeypatch):
 
     monkeypatch.setattr(run_tasks, "fit_run", broken)
     spec = specification("mlp")
+    runs = {prepared(tmp_path / "a", spec): spec}
     with pytest.raises(RuntimeError, match="A worker failed:\nTraceback"):
-        run_on(here_engine(), {prepared(tmp_path / "a", spec): spec}, small_graph)
+        train_on_engine(here_engine(), runs, small_graph, [], Monitor())
 
 
 def test_metrics_come_last(tmp_path, monkeypatch):

@@ -10,9 +10,10 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+import jinja2
+import pandas as pd
+
 if TYPE_CHECKING:
-    import jinja2
-    import pandas as pd
     from markupsafe import Markup
 
 _CODE = re.compile(r"(`[^`\\]+`)")
@@ -84,8 +85,6 @@ def html(text: object) -> Markup:
 
 def frame(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> pd.DataFrame:
     """Return rows of texts as a frame."""
-    import pandas as pd
-
     return pd.DataFrame([list(row) for row in rows], columns=list(header), dtype=object)
 
 
@@ -96,8 +95,6 @@ def render(template: str, **values: Any) -> str:
 
 
 def _environment(is_latex: bool) -> jinja2.Environment:
-    import jinja2
-
     marks = {"variable_start_string": "<<", "variable_end_string": ">>"} if is_latex else {}
     if is_latex:
         marks |= {"block_start_string": "<%", "block_end_string": "%>"}

@@ -289,7 +289,7 @@ def shards_record():
 @pytest.fixture
 def here(monkeypatch):
     """Run tasks in this process rather than in fresh ones; returns the list of tasks run."""
-    done: list[str] = []
+    done = []
 
     def run_task(task, *, timeout=None, threads=None, **arguments):
         done.append(task)

@@ -17,7 +17,8 @@ from hpgmn_lab.bench.page import (
     replace_part,
     scale_page,
 )
-from hpgmn_lab.bench.records import add_record, read_records, write_record
+from hpgmn_lab.bench.records import write_record
+from hpgmn_lab.records import read_named, write_named
 
 ROOT = Path(__file__).parents[3]
 SCALE = """# Scale
@@ -41,27 +42,10 @@ def test_without_records_the_page_has_no_sections(tmp_path):
     assert "##" not in benchmarks_page({"yardstick-texas": {}}, tmp_path)
 
 
-def test_every_record_has_its_section_machine_and_command(
-    tmp_path,
-    compare_record,
-    growth_record,
-    peers_record,
-    forms_record,
-    batches_record,
-    workers_record,
-    shards_record,
-    deterministic_record,
-):
-    records = {
-        "workers": workers_record,
-        "compare": compare_record,
-        "growth": growth_record | {"command": "hpgmn bench growth --repeats 3"},
-        "peers": peers_record,
-        "forms": forms_record,
-        "batches": batches_record,
-        "shards": shards_record,
-        "deterministic": deterministic_record,
-    }
+def test_every_record_has_its_section_machine_and_command(tmp_path, request, growth_record):
+    names = ("workers", "compare", "peers", "forms", "batches", "shards", "deterministic")
+    records = {name: request.getfixturevalue(f"{name}_record") for name in names}
+    records["growth"] = growth_record | {"command": "hpgmn bench growth --repeats 3"}
     text = benchmarks_page(records, tmp_path)
     headings = [line for line in text.splitlines() if line.startswith("## ")]
     assert headings == [
@@ -134,7 +118,7 @@ def test_reliability_has_the_figures_of_each_row(tmp_path, deterministic_record)
     append_soak_record(path, "a", "Nothing is lost.", "tests/test_a.py::test_x[1]", 59.96, figures)
     append_soak_record(path, "b", "Two.", "tests/test_a.py::test_y", 60, {"kills_survived": 34})
     append_soak_record(path, "c", "Three.", "tests/test_d.py::test_z", 1, {"damages_told": 5})
-    soak = read_records(path)
+    soak = read_named(path)
     assert {"processor", "torch", "python", "created", "version"} <= set(soak["a"])
     assert soak["a"]["seconds"] == 60.0
     text = reliability_page(RELIABILITY, soak, {"deterministic": deterministic_record})
@@ -157,7 +141,7 @@ def test_reliability_without_records_names_the_commands():
 
 def test_a_long_run_on_two_days_and_machines_names_both(tmp_path):
     append_soak_record(tmp_path / "s.jsonl", "a", "One.", "t::a", 60, {})
-    record = read_records(tmp_path / "s.jsonl")["a"]
+    record = read_named(tmp_path / "s.jsonl")["a"]
     soak = {
         f"{day}": record | {"created": f"2026-01-0{day}T00:00:00+00:00", "processor": name}
         for day, name in ((3, "b"), (1, "a"), (2, "a"))
@@ -183,9 +167,10 @@ def test_main_adds_a_record_and_writes_the_pages_or_none(
     assert stop.value.code == 2
     assert "'shards'" in capsys.readouterr().err
     assert not (docs / "BENCHMARKS.md").exists()
-    assert read_records(results / BENCHMARK_RECORDS) == {"growth-gpu": growth_record}
+    assert read_named(results / BENCHMARK_RECORDS) == {"growth-gpu": growth_record}
     assert (docs / "pictures" / "growth-gpu.svg").read_text() == "<svg/>"
-    add_record(results / BENCHMARK_RECORDS, "shards", shards_record)
+    stored = {"growth-gpu": growth_record, "shards": shards_record}
+    write_named(results / BENCHMARK_RECORDS, stored)
     main(arguments)
     assert "pictures/growth-gpu.svg" in (docs / "BENCHMARKS.md").read_text()
     for name in ("SCALE.md", "RELIABILITY.md"):
@@ -197,8 +182,8 @@ def test_main_adds_a_record_and_writes_the_pages_or_none(
 
 @pytest.mark.parametrize("name", ["BENCHMARKS.md", "SCALE.md", "RELIABILITY.md"])
 def test_committed_pages_are_up_to_date(name):
-    records = read_records(ROOT / "lab" / "results" / BENCHMARK_RECORDS)
-    soak = dict(sorted(read_records(ROOT / "lab" / "results" / SOAK_RECORDS).items()))
+    records = read_named(ROOT / "lab" / "results" / BENCHMARK_RECORDS)
+    soak = dict(sorted(read_named(ROOT / "lab" / "results" / SOAK_RECORDS).items()))
     written = (ROOT / "docs" / name).read_text(encoding="utf-8")
     pages = {
         "BENCHMARKS.md": lambda: benchmarks_page(records, ROOT / "docs" / "pictures"),

@@ -2,7 +2,6 @@
 
 import datetime
 import json
-from typing import Any
 
 import pytest
 import torch
@@ -13,14 +12,12 @@ from hpgmn_lab.bench.records import (
     Bar,
     Call,
     Table,
-    add_record,
     bars_table,
     cores_taken,
     environment_text,
     make_folder,
     new_record,
     read_record,
-    read_records,
     reuse,
     write_record,
 )
@@ -84,17 +81,6 @@ def test_a_record_is_read_as_written(tmp_path):
             read_record(tmp_path / "r.json")
 
 
-def test_records_are_added_or_replaced_in_their_place(tmp_path):
-    path = tmp_path / "results" / "records.jsonl"
-    assert read_records(path) == {}
-    for name, number in (("a", 1), ("b", 2), ("a", 3)):
-        add_record(path, name, {"number": number})
-    assert list(read_records(path).items()) == [("a", {"number": 3}), ("b", {"number": 2})]
-    path.write_text(path.read_text() + '{"no": "name"}\n')
-    with pytest.raises(HPGMNError, match="Line 3 of"):
-        read_records(path)
-
-
 def test_an_unwritable_folder_is_refused(tmp_path):
     make_folder(tmp_path / "a" / "b")
     assert list((tmp_path / "a" / "b").iterdir()) == []
@@ -105,7 +91,7 @@ def test_an_unwritable_folder_is_refused(tmp_path):
 
 
 def test_the_answer_to_the_same_request_is_reused(tmp_path):
-    computed: list[Any] = []
+    computed = []
 
     def compute():
         computed.append(None)

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import override
 
 from hpgmn.base.randomness import DropRate, Noise, column_factors, relu_dropout
 from hpgmn.base.sparse import SparseMatrix, at_least_single
@@ -28,7 +29,7 @@ class Output:
     Attributes:
         logits: (R, B, C).
         penalties: each (R,), by name; weighted by ``TrainingStage.penalty_weights``.
-        details: attention, gate and the like, by name; empty unless requested.
+        details: attention, gate and the like, if requested.
     """
 
     logits: Tensor
@@ -78,12 +79,23 @@ class RowModel(nn.Module, ABC):
         return Output(take_nodes(self.rows(inputs, noise, nodes), classify))
 
 
-class Initialised(nn.Module, ABC):
+def draw_glorot(parameter: Tensor, noise: Noise, place: str) -> None:
+    """Fill (R, in, out) uniformly within ±√(6 / (in + out)), after Glorot and Bengio."""
+    bound = math.sqrt(6 / (parameter.shape[-2] + parameter.shape[-1]))
+    uniform = noise.uniform(place, parameter.shape[1:])
+    parameter.copy_(uniform.mul_(2 * bound).sub_(bound))
+
+
+class Initialised(nn.Module):
     """A module that draws its initial values from named random streams."""
 
-    @abstractmethod
     def reset_parameters(self, noise: Noise, place: str) -> None:
-        """Draw the initial values of this module's own parameters."""
+        """Draw the values of this module's own parameters: Glorot weights, biases of zero."""
+        for name, parameter in self.named_parameters(recurse=False):
+            if name == "bias":
+                parameter.zero_()
+            else:
+                draw_glorot(parameter, noise, f"{place}.{name}")
 
 
 def initialise(module: nn.Module, keys: Tensor) -> None:
@@ -95,14 +107,7 @@ def initialise(module: nn.Module, keys: Tensor) -> None:
                 part.reset_parameters(noise, place)
 
 
-def draw_glorot(parameter: Tensor, noise: Noise, place: str) -> None:
-    """Fill (R, in, out) uniformly within ±√(6 / (in + out)), after Glorot and Bengio."""
-    bound = math.sqrt(6 / (parameter.shape[-2] + parameter.shape[-1]))
-    uniform = noise.uniform(place, parameter.shape[1:])
-    parameter.copy_(uniform.mul_(2 * bound).sub_(bound))
-
-
-class _Affine(Initialised):
+class Affine(Initialised):
     """A weight and a bias per replica: (R, inputs, outputs) and (R, 1, outputs)."""
 
     def __init__(self, replicas: int, inputs: int, outputs: int) -> None:
@@ -110,13 +115,8 @@ class _Affine(Initialised):
         self.weight = nn.Parameter(torch.zeros(replicas, inputs, outputs))
         self.bias = nn.Parameter(torch.zeros(replicas, 1, outputs))
 
-    def reset_parameters(self, noise: Noise, place: str) -> None:
-        """Draw Glorot weights; set biases to zero."""
-        draw_glorot(self.weight, noise, f"{place}.weight")
-        self.bias.zero_()
 
-
-class Linear(_Affine):
+class Linear(Affine):
     """y = x·W + b, one W and b per replica."""
 
     def forward(self, x: Tensor) -> Tensor:
@@ -124,7 +124,7 @@ class Linear(_Affine):
         return torch.baddbmm(self.bias, x, self.weight)
 
 
-class StatisticLinear(_Affine):
+class StatisticLinear(Affine):
     """The first layer over a statistic, computed from its products alone.
 
     Input dropout drops whole columns: exact in every form of the statistic, since
@@ -138,21 +138,13 @@ class StatisticLinear(_Affine):
         noise: Noise | None,
         place: str,
         nodes: Tensor | None = None,
+        *,
+        add_bias: bool = True,
     ) -> Tensor:
         """Map the statistic's rows to (R, N or B, outputs)."""
-        return self.product(statistic, rate, noise, place, nodes).add_(self.bias)
-
-    def product(
-        self,
-        statistic: Statistic,
-        rate: DropRate,
-        noise: Noise | None,
-        place: str,
-        nodes: Tensor | None = None,
-    ) -> Tensor:
-        """Compute the same without the bias."""
         factors = column_factors(self.weight.shape[1], rate, noise, f"{place}.columns")
-        return statistic.times(self.weight, nodes, factors)
+        product = statistic.times(self.weight, nodes, factors)
+        return product.add_(self.bias) if add_bias else product
 
 
 class BatchNorm(Initialised):
@@ -167,8 +159,8 @@ class BatchNorm(Initialised):
         super().__init__()
         self.scale = nn.Parameter(torch.ones(replicas, 1, width))
 
+    @override
     def reset_parameters(self, noise: Noise, place: str) -> None:
-        """Set the scales to 1."""
         self.scale.fill_(1)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -191,8 +183,8 @@ class Gate(Initialised):
         self.logits = nn.Parameter(torch.full((replicas, choices), start))
         self._start = start
 
+    @override
     def reset_parameters(self, noise: Noise, place: str) -> None:
-        """Start uniform."""
         self.logits.fill_(self._start)
 
     def forward(self) -> Tensor:
@@ -212,8 +204,8 @@ class TermWeights(Initialised):
         self.weight = nn.Parameter(torch.zeros(replicas, inputs, terms, outputs))
         self.bias = nn.Parameter(torch.zeros(replicas, 1, width))
 
+    @override
     def reset_parameters(self, noise: Noise, place: str) -> None:
-        """Draw Glorot weights for each term; set biases to zero."""
         draw_glorot(self.weight.transpose(1, 2), noise, f"{place}.weight")
         self.bias.zero_()
 
@@ -244,7 +236,7 @@ def jump(states: Sequence[Tensor], mode: str) -> Tensor:
     return torch.cat(list(states), dim=-1) if mode == "concat" else reduce(torch.maximum, states)
 
 
-class Convolution(_Affine):
+class Convolution(Affine):
     """y = P·(x·W) + b: the layer of GCN, the bias added after propagation."""
 
     def forward(
@@ -262,12 +254,6 @@ class AggregationLinear(Initialised):
         self.own = nn.Parameter(torch.zeros(replicas, inputs, outputs))
         self.neighbors = nn.Parameter(torch.zeros(replicas, inputs, outputs))
         self.bias = nn.Parameter(torch.zeros(replicas, 1, outputs))
-
-    def reset_parameters(self, noise: Noise, place: str) -> None:
-        """Draw Glorot weights; set biases to zero."""
-        draw_glorot(self.own, noise, f"{place}.own")
-        draw_glorot(self.neighbors, noise, f"{place}.neighbors")
-        self.bias.zero_()
 
     def forward(
         self,
@@ -350,7 +336,7 @@ class StatisticMLP(nn.Module):
         if not self.rest.layers:
             output: Tensor = self.first(statistic, input_rate, noise, place, nodes)
             return output
-        hidden = self.first.product(statistic, input_rate, noise, place, nodes)
+        hidden = self.first(statistic, input_rate, noise, place, nodes, add_bias=False)
         hidden = relu_dropout(hidden, rate, noise, f"{place}.hidden", self.first.bias)
         result: Tensor = self.rest(hidden, rate, noise, place)
         return result

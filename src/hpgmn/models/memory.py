@@ -8,6 +8,7 @@ from typing import Any, TypeAlias, cast
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import override
 
 from hpgmn.base.randomness import DropRate, Noise, dropout, relu_dropout
 from hpgmn.base.settings import rate_setting, setting
@@ -195,8 +196,9 @@ class Memory(Initialised):
             self.use = nn.Parameter(torch.full((replicas, num_patterns), 1 / num_patterns))
             self._latest_use: Tensor | None = None
 
+    @override
     def reset_parameters(self, noise: Noise, place: str) -> None:
-        """Draw Glorot values: small enough for the first attention to be nearly uniform."""
+        # Small enough for the first attention to be nearly uniform.
         draw_glorot(self.patterns, noise, f"{place}.patterns")
         if self.use is not None:
             self.use.fill_(1 / self.use.shape[1])

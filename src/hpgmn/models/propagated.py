@@ -87,15 +87,16 @@ class ConvolvedSettings(PropagatedSettings):
 
 
 def _reject_for_gcn(settings: PropagatedSettings) -> None:
+    appnp = Remedy("Use that model", option="model", value="hpgmn-appnp")
     if settings.propagation != "after":
         raise SettingError(
             "propagation=before needs an APPNP: a GCN propagates after each of its layers.",
-            Remedy("Use that model", option="model", value="hpgmn-appnp") | "Leave propagation out",
+            appnp | "Leave propagation out",
         )
     if settings.mixing != "ppr":
         raise SettingError(
             "mixing=mean needs an APPNP: a GCN has no rounds of propagation to weight.",
-            Remedy("Use that model", option="model", value="hpgmn-appnp") | "Leave mixing out",
+            appnp | "Leave mixing out",
         )
 
 
@@ -156,10 +157,10 @@ class Encoder(nn.Module):
         self, attributes: Statistic, propagation: SparseMatrix, noise: Noise | None
     ) -> Tensor:
         """Compute the input of the second layer, (R, N, hidden_dim)."""
-        hidden = self.first.product(attributes, self.input_rate, noise, "encoder.first")
         adds_bias_last = self.before or self.norms is not None
-        if not adds_bias_last:
-            hidden = hidden.add_(self.first.bias)
+        hidden: Tensor = self.first(
+            attributes, self.input_rate, noise, "encoder.first", add_bias=not adds_bias_last
+        )
         if self.kind == "gcn":
             hidden = propagate(propagation, self._drop_nodes(hidden, noise))
         elif self.before:
@@ -269,14 +270,8 @@ def _inputs(task: TrainingTask) -> dict[str, Any]:
 
 
 def _model(kind: str, task: TrainingTask, *, with_memory: bool) -> PropagatedHPGMN:
-    return PropagatedHPGMN(
-        kind,
-        task.graph.num_features,
-        task.num_classes,
-        task.settings,
-        with_memory=with_memory,
-        device=task.device,
-    )
+    sizes = (task.graph.num_features, task.num_classes)
+    return PropagatedHPGMN(kind, *sizes, task.settings, with_memory=with_memory, device=task.device)
 
 
 def _pretraining(kind: str, task: TrainingTask, done: Mapping[str, Parameters]) -> TrainingStage:

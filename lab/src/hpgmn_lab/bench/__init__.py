@@ -1,8 +1,14 @@
 """Benchmarks: measure in fresh processes, write a record, judge it by bars, show it.
 
-A benchmark is a module with ``measure(call, …) -> record`` and ``tables(record)``;
-``hpgmn_lab.bench.pictures`` draws some records and ``hpgmn_lab.bench.page`` shows all.
+A benchmark is a module with ``measure(call, …) -> record`` and ``tables(record)``; one that has
+several benchmarks names them ``measure_NAME``. ``hpgmn_lab.bench.pictures`` draws some records and
+``hpgmn_lab.bench.page`` shows all.
 """
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
 
 BENCHMARKS = {
     "growth": "the cost of each stage as the graph grows, up to millions of nodes",
@@ -14,3 +20,10 @@ BENCHMARKS = {
     "deterministic": "the cost of bit-identical results on a GPU, by model",
 }
 """Every benchmark of ``hpgmn bench`` and what it measures."""
+
+_MODULES = {"forms": "variants", "batches": "variants"}
+
+
+def load_module(name: str) -> Any:
+    """Import the module of a benchmark."""
+    return importlib.import_module(f"hpgmn_lab.bench.{_MODULES.get(name, name)}")

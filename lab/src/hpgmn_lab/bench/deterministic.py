@@ -38,8 +38,7 @@ def measure(
     repeats: Annotated[int, Option(min=2, help="Repeats of both sides.")] = 3,
 ) -> Record:
     """Measure the cost of train --deterministic by model; on a CPU results repeat anyway."""
-    requested = split_names(models)
-    names = list(MODELS) if requested is None else requested
+    names = list(MODELS) if models is None else split_names(models)
     if not names:
         raise SettingError("--models needs a name.", "Omit it for all models")
     for name in names:

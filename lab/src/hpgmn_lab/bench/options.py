@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated, Any
 
 from typer import Option
@@ -14,7 +15,7 @@ Attributes = Annotated[int, Option(help="Attributes of the generated graph.")]
 Seed = Annotated[int, Option(help="Of the generated graph and of the training.")]
 Epochs = Annotated[int, Option(min=1, help="Epochs of HP-GMN.")]
 Repeats = Annotated[int, Option(min=1, help="Repeats of both sides.")]
-Graphs = Annotated[str | None, Option(help="Datasets, graph files or folders, with commas.")]
+Graphs = Annotated[str, Option(help="Datasets, graph files or folders, with commas.")]
 Splits = Annotated[str, Option(help="all, or numbers: 0,3.")]
 Seeds = Annotated[int, Option(min=1, help="Seeds per split.")]
 Assignments = Annotated[
@@ -23,31 +24,30 @@ Assignments = Annotated[
 ]
 
 
-def names(text: str | None) -> list[str] | None:
-    """Return the names of an option, each once; None if it is absent.
+def names(text: str) -> list[str]:
+    """Return the names of an option, each once.
 
-    >>> names("texas, cora,texas"), names(None)
-    (['texas', 'cora'], None)
+    >>> names("texas, cora,texas"), names("")
+    (['texas', 'cora'], [])
     """
-    if text is None:
-        return None
     return list(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
 
 
 def numbers(option: str, text: str) -> list[float]:
     """Return the numbers of an option such as ``--dropouts 0.6,0``."""
-    try:
-        return [float(part) for part in text.split(",")]
-    except ValueError:
-        raise SettingError(f"{option} takes numbers such as 1,0.5 (got '{text}').") from None
+    return _parse(option, text, float, "numbers such as 1,0.5")
 
 
 def integers(option: str, text: str) -> list[int]:
     """Return the numbers of an option such as ``--nodes 1000,2000``."""
+    return _parse(option, text, int, "integers such as 1000,2000")
+
+
+def _parse(option: str, text: str, kind: Callable[[str], Any], expected: str) -> list[Any]:
     try:
-        return [int(part) for part in text.split(",")]
+        return [kind(part) for part in text.split(",")]
     except ValueError:
-        raise SettingError(f"{option} takes integers such as 1000,2000 (got '{text}').") from None
+        raise SettingError(f"{option} takes {expected} (got '{text}').") from None
 
 
 def split_numbers(text: str) -> list[int] | None:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import datetime
-import importlib
 import json
 import re
 import shutil
@@ -23,56 +22,38 @@ from hpgmn.base.errors import HPGMNError
 from hpgmn.base.files import write_text
 from hpgmn.base.machine import hardware
 from hpgmn.base.version import __version__
-from hpgmn_lab.bench import BENCHMARKS, deterministic, scale, shards
-from hpgmn_lab.bench.records import (
-    Record,
-    add_record,
-    cores_taken,
-    environment_text,
-    machine_name,
-    read_record,
-    read_records,
-)
+from hpgmn_lab.bench import BENCHMARKS, deterministic, load_module, scale, shards, yardstick
+from hpgmn_lab.bench.records import Record, cores_taken, environment_text, machine_name, read_record
+from hpgmn_lab.records import read_named, write_named
+from hpgmn_lab.rendering import render
 
 BENCHMARK_RECORDS, SOAK_RECORDS = "benchmarks.jsonl", "soak.jsonl"
 PICTURES = "pictures"
 INPUTS = "yardstick-"
 """Records whose names start so are read by lab/benchmarks/compare.py, not by the page."""
-MODULES = {"compare": "yardstick", "compare-gpu": "yardstick"} | {name: name for name in BENCHMARKS}
-"""The module that shows the records of each benchmark."""
+COMPARED = ("compare", "compare-gpu")
+"""The records that lab/benchmarks/compare.py writes."""
 TOTALS = ("kills_survived", "damages_told", "cases_fuzzed", "files_tried")
 """Figures that are added up over all tests."""
 
 
-def render(template: str, **values: Any) -> str:
-    """Render a Markdown template."""
-    from jinja2 import Environment, PackageLoader, StrictUndefined
-
-    environment = Environment(  # Markdown, not HTML  # nosec B701
-        loader=PackageLoader("hpgmn_lab"),
-        trim_blocks=True,
-        lstrip_blocks=True,
-        undefined=StrictUndefined,
-    )
-    return environment.get_template(template).render(values).strip()
-
-
 def benchmarks_page(records: Mapping[str, Record], pictures: Path) -> str:
     """Return the text of docs/BENCHMARKS.md."""
-    sections: dict[str, list[Record]] = {name: [] for name in MODULES}
+    sections: dict[str, list[Record]] = {name: [] for name in (*COMPARED, *BENCHMARKS)}
     for name, record in records.items():
         if name.startswith(INPUTS):
             continue
         record = {"benchmark": name, "device_kind": "cpu"} | record  # absent in the oldest
-        if record["benchmark"] not in MODULES:
-            error = HPGMNError.unknown("benchmark", record["benchmark"], MODULES)
+        if record["benchmark"] not in sections:
+            error = HPGMNError.unknown("benchmark", record["benchmark"], sections)
             raise error.prefixed(f"The record {name} cannot be shown: ")
         sections[record["benchmark"]].append(_section(name, record, pictures))
-    return render("benchmarks.md.j2", sections=sections) + "\n"
+    return render("benchmarks.md.j2", sections=sections)
 
 
 def _section(name: str, record: Record, pictures: Path) -> Record:
-    module = importlib.import_module(f"hpgmn_lab.bench.{MODULES[record['benchmark']]}")
+    benchmark = record["benchmark"]
+    module = yardstick if benchmark in COMPARED else load_module(benchmark)
     command = record.get("command")
     if command is None:  # absent in the oldest
         command = module.command_for(record["repeats"])
@@ -114,7 +95,7 @@ def replace_part(text: str, name: str, part: str) -> str:
     _, has_end, after = rest.partition(end)
     if not (has_begin and has_end):
         raise HPGMNError(f"The markers '{begin}' and '{end}' are missing.", "Restore them")
-    return f"{before}{begin}\n\n{part}\n\n{end}{after}"
+    return f"{before}{begin}\n\n{part.strip()}\n\n{end}{after}"
 
 
 # docs/RELIABILITY.md.
@@ -195,9 +176,10 @@ def add_measured(path: Path, name: str | None, results: Path, docs: Path) -> Non
     """Copy a record of ``hpgmn bench`` and its picture into the results."""
     record = read_record(path)
     name = name or path.stem
-    if record.get("benchmark") not in MODULES and not name.startswith(INPUTS):
+    if record.get("benchmark") not in (*COMPARED, *BENCHMARKS) and not name.startswith(INPUTS):
         raise HPGMNError(f"{path} is not the record of a benchmark.", "Measure it again")
-    add_record(results / BENCHMARK_RECORDS, name, record)
+    records = results / BENCHMARK_RECORDS
+    write_named(records, read_named(records) | {name: record})
     if path.with_suffix(".svg").is_file():
         (docs / PICTURES).mkdir(parents=True, exist_ok=True)
         shutil.copyfile(path.with_suffix(".svg"), docs / PICTURES / f"{name}.svg")
@@ -205,8 +187,8 @@ def add_measured(path: Path, name: str | None, results: Path, docs: Path) -> Non
 
 def write_pages(results: Path, docs: Path) -> None:
     """Write all pages, or none if a record is damaged."""
-    records = read_records(results / BENCHMARK_RECORDS)
-    soak = dict(sorted(read_records(results / SOAK_RECORDS).items()))
+    records = read_named(results / BENCHMARK_RECORDS)
+    soak = dict(sorted(read_named(results / SOAK_RECORDS).items()))
     texts = {docs / "BENCHMARKS.md": benchmarks_page(records, docs / PICTURES)}
     path = docs / "SCALE.md"
     if path.is_file():

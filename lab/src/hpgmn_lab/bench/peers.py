@@ -104,7 +104,7 @@ def measure(
     ] = None,
 ) -> Record:
     """Compare HP-GMN with other models on one graph: accuracy, memory, seconds to a score."""
-    names = chosen_models(split_names(models) or list(TRIALS))
+    names = chosen_models(split_names(models or "") or list(TRIALS))
     ours = {name: name.removeprefix(PYG) for name in names}
     changes = settings_by_model(list(dict.fromkeys(ours.values())), changes_of(set_))
     candidates = {

@@ -8,12 +8,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hpgmn_lab.bench import batches, forms
 from hpgmn_lab.bench.growth import STAGES, finished_sizes, total_seconds, working_bytes
-from hpgmn_lab.bench.paired import MAX_POINTS_BEHIND, differences
 from hpgmn_lab.bench.peers import OURS
 from hpgmn_lab.bench.records import GIB
 from hpgmn_lab.bench.trials import PYG, label
+from hpgmn_lab.bench.variants import BASES, BATCHED, MAX_POINTS_BEHIND, differences
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -124,18 +123,11 @@ def _draw_peers(record: Mapping[str, Any], path: Path) -> None:
             _legend_above(axes, columns=5)
 
 
-def _draw_forms(record: Mapping[str, Any], path: Path) -> None:
-    _draw_differences(record, forms.BASE, f"test score minus {forms.BASE}, points", path)
-
-
-def _draw_batches(record: Mapping[str, Any], path: Path) -> None:
-    text = f"{batches.BATCHED} minus {batches.BASE}, points"
-    _draw_differences(record, batches.BASE, text, path)
-
-
-def _draw_differences(record: Mapping[str, Any], base: str, text: str, path: Path) -> None:
+def _draw_differences(record: Mapping[str, Any], path: Path) -> None:
     """Draw mean differences with their 95 % intervals; zero and the bar are lines."""
-    found = differences(record, base)
+    found = differences(record)
+    what = "test score" if record["benchmark"] == "forms" else BATCHED
+    text = f"{what} minus {BASES[record['benchmark']]}, points"
     several = len({variant for _, variant in found}) > 1
     names = [f"{graph}, {variant}" if several else graph for graph, variant in found]
     with _figure(6.0, 1.2 + 0.38 * max(len(found), 1), path) as figure:
@@ -158,8 +150,8 @@ def _draw_differences(record: Mapping[str, Any], base: str, text: str, path: Pat
 _DRAW = {
     "growth": _draw_growth,
     "peers": _draw_peers,
-    "forms": _draw_forms,
-    "batches": _draw_batches,
+    "forms": _draw_differences,
+    "batches": _draw_differences,
 }
 
 

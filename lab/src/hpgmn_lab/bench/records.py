@@ -14,6 +14,7 @@ from hpgmn.base.files import write_text
 from hpgmn.base.machine import hardware
 from hpgmn.base.parsing import parse_json, read_json
 from hpgmn.base.version import __version__
+from hpgmn_lab.rendering import frame, markdown_table
 
 Record: TypeAlias = dict[str, Any]
 
@@ -120,31 +121,6 @@ def read_record(path: Path) -> Record:
     return content
 
 
-def read_records(path: Path) -> dict[str, Record]:
-    """Read a file of records, one per line, by their names; a missing file has none."""
-    records: dict[str, Record] = {}
-    if not path.exists():
-        return records
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
-        try:
-            content = parse_json(line)
-            records[content["name"]] = content["record"]
-        except (ValueError, KeyError, TypeError) as error:
-            raise HPGMNError(
-                f"Line {number} of {path} is not a named record ({error}).",
-                "Restore the line, or measure the record again",
-            ) from None
-    return records
-
-
-def add_record(path: Path, name: str, record: Mapping[str, Any]) -> None:
-    """Put a record into a file of records; one of the same name is replaced in its place."""
-    records = read_records(path) | {name: dict(record)}
-    lines = [json.dumps({"name": key, "record": value}) for key, value in records.items()]
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_text(path, "\n".join(lines) + "\n")
-
-
 def reuse(path: Path, request: Mapping[str, Any], compute: Callable[[], Record]) -> Record:
     """Return the stored answer to the same request, or compute and store it.
 
@@ -210,9 +186,8 @@ class Table:
 
     def markdown(self) -> str:
         """Return the table in Markdown."""
-        rule = ["---"] * len(self.columns)
-        lines = [f"| {' | '.join(row)} |" for row in (self.columns, rule, *self.rows)]
-        return "\n".join([*([self.title, ""] if self.title else []), *lines])
+        table = markdown_table(frame(self.columns, self.rows))
+        return f"{self.title}\n\n{table}" if self.title else table
 
 
 def bars_table(bars: Iterable[Bar]) -> Table:

@@ -6,8 +6,7 @@ import os
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -93,8 +92,8 @@ def run_cells(
     changes = {"epochs": epochs, "patience": 0}
     cells = [Cell(GRAPH, MODEL, f"copy-{number}", changes) for number in range(runs)]
     load = OtherLoad(with_children=True)
-    with tempfile.TemporaryDirectory() as name, _data_folder(Path(name)):
-        folder = Path(name)
+    with tempfile.TemporaryDirectory() as name:
+        folder, os.environ["HPGMN_DATA"] = Path(name), name  # of this process only
         write_graph(trading_network(NODES, seed=0).graph, folder / f"{GRAPH}.npz")
         if engine == "local":
             outcomes = work_on(LocalEngine(workers), cells, folder / "runs", device=device)
@@ -109,20 +108,6 @@ def run_cells(
     if failures:
         raise HPGMNError(f"A run failed: {failures[0]}")
     return {"seconds": seconds, "cores_taken_by_others": others}
-
-
-@contextmanager
-def _data_folder(folder: Path) -> Iterator[None]:
-    """Load datasets from a folder."""
-    name = "HPGMN_DATA"
-    before = os.environ.get(name)
-    os.environ[name] = str(folder)
-    try:
-        yield
-    finally:
-        os.environ.pop(name)
-        if before is not None:
-            os.environ[name] = before
 
 
 def tables(record: Mapping[str, Any]) -> list[Table]:

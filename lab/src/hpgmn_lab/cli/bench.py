@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
 import shlex
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,10 +15,10 @@ from typer.core import TyperGroup
 
 from hpgmn.base.errors import SettingError
 from hpgmn.cli.console import out, say
-from hpgmn_lab.bench import BENCHMARKS
+from hpgmn_lab.bench import BENCHMARKS, load_module
 
 if TYPE_CHECKING:
-    from hpgmn_lab.bench.records import Table
+    from hpgmn_lab.bench.records import Record, Table
 
 _DEVICES = ("auto", "cpu", "cuda")
 _PLAIN: dict[str, Any] = {"rich_markup_mode": None, "pretty_exceptions_enable": False}
@@ -64,8 +64,9 @@ def bench(context: typer.Context) -> None:
 
 def _command(name: str) -> Any:
     """Return a function with the options of a benchmark's ``measure`` and the common ones."""
-    benchmark = importlib.import_module(f"hpgmn_lab.bench.{name}")
-    _, *parameters = inspect.signature(benchmark.measure, eval_str=True).parameters.values()
+    module = load_module(name)
+    measure = getattr(module, f"measure_{name}", None) or module.measure
+    _, *parameters = inspect.signature(measure, eval_str=True).parameters.values()
     options = {parameter.name for parameter in parameters}
     keyword = inspect.Parameter.KEYWORD_ONLY
     parameters = [parameter.replace(kind=keyword) for parameter in parameters]
@@ -76,15 +77,16 @@ def _command(name: str) -> Any:
     context = inspect.Parameter("context", keyword, annotation=typer.Context)
 
     def command(**values: Any) -> None:
-        _run(benchmark, **values)
+        _run(measure, module.tables, **values)
 
-    command.__doc__ = benchmark.measure.__doc__
+    command.__doc__ = measure.__doc__
     command.__signature__ = inspect.Signature([context, *parameters])  # type: ignore[attr-defined]
     return command
 
 
 def _run(
-    benchmark: Any,
+    measure: Callable[..., Record],
+    tables: Callable[[Record], list[Table]],
     context: typer.Context,
     device: str,
     out_folder: Path | None,
@@ -99,9 +101,9 @@ def _run(
     folder = Path("bench") / name if out_folder is None else out_folder
     make_folder(folder)
     call = Call(_command_line(context, device), device, folder, graphs_folder)
-    record = benchmark.measure(call, **options)
+    record = measure(call, **options)
     write_record(record, folder / f"{name}.json")
-    for table in benchmark.tables(record):
+    for table in tables(record):
         print_table(table)
     has_picture = draw(record, folder / name)
     pictures = f"; picture: {name}.png and {name}.svg beside it" if has_picture else ""

@@ -20,6 +20,7 @@ from hpgmn.graph import Array, Graph
 from hpgmn.models.baselines import chebnet
 from hpgmn.models.baselines.baseline import attributes_input
 from hpgmn.models.baselines.mlp import AttributesMLP
+from hpgmn.models.hpgmn import stage_logits
 from hpgmn.models.layers import Initialised, NodeModel, Output, propagate
 from hpgmn.models.stage import (
     ModelEntry,
@@ -27,7 +28,6 @@ from hpgmn.models.stage import (
     TrainingStage,
     TrainingTask,
     default_floats,
-    load_parameters,
     main_stage,
 )
 from hpgmn.statistics.labelwise import one_hot
@@ -71,8 +71,9 @@ class Compatibility(Initialised):
         super().__init__()
         self.matrix = nn.Parameter(torch.zeros(replicas, num_classes, num_classes))
 
+    @override
     def reset_parameters(self, noise: Noise, place: str) -> None:
-        """Start from zero; the stage's initial values come from the train nodes."""
+        # The stage's initial values come from the train nodes.
         self.matrix.zero_()
 
     def forward(self, beliefs: Tensor) -> Tensor:
@@ -191,10 +192,8 @@ def estimated_compatibility(task: TrainingTask, parameters: Parameters) -> Tenso
     no train node with a neighbour; the released code divides by zero where there are nodes but no
     neighbours.
     """
-    model = _prior_model(task).to(task.device)
-    load_parameters(model, parameters)
+    prior_logits = stage_logits(task, _prior(task, {}), parameters)
     with torch.no_grad():
-        prior_logits: Tensor = model(_prior_inputs(task)).logits
         truth = torch.from_numpy(one_hot(task.train_labels, task.num_classes)).to(task.device)
         known = truth.any(dim=-1, keepdim=True)
         beliefs = torch.where(known, truth, prior_logits.softmax(dim=-1))

@@ -20,6 +20,7 @@ from hpgmn.base.settings import rate_setting, setting, share_setting
 from hpgmn.base.sparse import SparseMatrix
 from hpgmn.graph import Graph
 from hpgmn.models.baselines.baseline import GraphSettings, propagation_inputs, stack_layers
+from hpgmn.models.hpgmn import stage_logits
 from hpgmn.models.layers import (
     MLP,
     Convolution,
@@ -30,14 +31,7 @@ from hpgmn.models.layers import (
     RowModel,
     convolve_layers,
 )
-from hpgmn.models.stage import (
-    ModelEntry,
-    Parameters,
-    TrainingStage,
-    TrainingTask,
-    load_parameters,
-    main_stage,
-)
+from hpgmn.models.stage import ModelEntry, Parameters, TrainingStage, TrainingTask, main_stage
 from hpgmn.statistics.operators import Statistic, take_nodes
 
 
@@ -114,8 +108,9 @@ class Prototypes(Initialised):
         super().__init__()
         self.weight = nn.Parameter(torch.zeros(replicas, width, factors))
 
+    @override
     def reset_parameters(self, noise: Noise, place: str) -> None:
-        """Draw standard normal values, by the method of Box and Muller."""
+        # Standard normal values, by the method of Box and Muller.
         radius, angle = (
             noise.uniform(f"{place}.{part}", self.weight.shape[1:]) for part in ("radius", "angle")
         )
@@ -259,8 +254,8 @@ class Standardised(Initialised):
         self.mean = nn.Parameter(torch.zeros(replicas, 1, width))
         self.scale = nn.Parameter(torch.ones(replicas, 1, width))
 
+    @override
     def reset_parameters(self, noise: Noise, place: str) -> None:
-        """Start as the identity."""
         self.mean.zero_()
         self.scale.fill_(1)
 
@@ -326,11 +321,7 @@ def _representation(task: TrainingTask, done: Mapping[str, Parameters]) -> Train
 
 
 def _main(task: TrainingTask, done: Mapping[str, Parameters]) -> TrainingStage:
-    stage = _representation(task, {})
-    encoder = stage.model.to(task.device)
-    load_parameters(encoder, done["representation"])
-    with torch.no_grad():
-        embeddings: Tensor = encoder(stage.inputs).logits
+    embeddings = stage_logits(task, _representation(task, {}), done["representation"])
     initial: Parameters = {}
     if task.settings[0].embedding_scaling == "standard":
         spread, mean = torch.std_mean(embeddings, dim=1, correction=0, keepdim=True)

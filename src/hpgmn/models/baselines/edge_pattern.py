@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, cast
 
 import numpy as np
@@ -94,37 +94,31 @@ class EdgePattern:
         """P·H, or Pᵀ·H; no gradient."""
         if transposed:
             values = values.index_select(1, self._order)
-
-        def product(block: SparseMatrix, weights: Tensor, x: Tensor) -> Tensor:
-            return block.product(x.flatten(0, 1), weights.reshape(-1)).view_as(x)
-
-        return _concatenate(list(self._by_blocks(product, values, hidden, transposed=transposed)))
+        parts = [
+            block.product(x.flatten(0, 1), weights.reshape(-1)).view_as(x)
+            for block, weights, x in self._by_blocks(values, hidden, transposed=transposed)
+        ]
+        return _concatenate(parts)
 
     def inner(self, left: Tensor, right: Tensor) -> Tensor:
         """:meth:`products`; no gradient."""
-
-        def product(block: SparseMatrix, x: Tensor, y: Tensor) -> Tensor:
+        parts = []
+        for block, x, y in self._by_blocks(left, right, transposed=False):
             pattern = block.scale_entries(x.new_zeros(block.host.nnz))
             sampled = torch.sparse.sampled_addmm(
                 pattern, x.flatten(0, 1), y.flatten(0, 1).T, beta=0.0
             )
-            result: Tensor = sampled.values().view(x.shape[0], -1)
-            return result
-
-        return _concatenate(list(self._by_blocks(product, left, right, transposed=False)))
+            parts.append(sampled.values().view(x.shape[0], -1))
+        return _concatenate(parts)
 
     def _by_blocks(
-        self,
-        product: Callable[[SparseMatrix, Tensor, Tensor], Tensor],
-        first: Tensor,
-        second: Tensor,
-        *,
-        transposed: bool,
-    ) -> Iterator[Tensor]:
+        self, first: Tensor, second: Tensor, *, transposed: bool
+    ) -> Iterator[tuple[SparseMatrix, Tensor, Tensor]]:
+        """Yield as many replicas as are multiplied together, with their block-diagonal pattern."""
         firsts, seconds = (torch.split(whole, self._together) for whole in (first, second))
         for left, right in zip(firsts, seconds, strict=True):
             block = self._block(left.shape[0], transposed=transposed)
-            yield product(block, left.contiguous(), right.contiguous())
+            yield block, left.contiguous(), right.contiguous()
 
     def _block(self, replicas: int, *, transposed: bool) -> SparseMatrix:
         """The pattern of so many replicas along one diagonal, cached."""

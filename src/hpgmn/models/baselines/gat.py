@@ -16,7 +16,7 @@ from hpgmn.base.settings import dropout_setting, setting
 from hpgmn.graph import Graph
 from hpgmn.models.baselines.baseline import Baseline, GraphSettings, attributes_input, single_stage
 from hpgmn.models.baselines.edge_pattern import EdgePattern, add_self_loops
-from hpgmn.models.layers import Initialised, Output, draw_glorot, product
+from hpgmn.models.layers import Initialised, Output, product
 from hpgmn.models.stage import ModelEntry, TrainingTask
 from hpgmn.statistics.operators import Statistic
 
@@ -52,12 +52,6 @@ class GATConvolution(Initialised):
         self.center = nn.Parameter(torch.zeros(replicas, heads, outputs))
         self.neighbor = nn.Parameter(torch.zeros(replicas, heads, outputs))
         self.bias = nn.Parameter(torch.zeros(replicas, 1, outputs * (heads if concat else 1)))
-
-    def reset_parameters(self, noise: Noise, place: str) -> None:
-        """Draw Glorot weights; set biases to zero."""
-        for name in ("weight", "center", "neighbor"):
-            draw_glorot(getattr(self, name), noise, f"{place}.{name}")
-        self.bias.zero_()
 
     def forward(
         self,

@@ -16,7 +16,7 @@ from hpgmn.base.settings import rate_setting, setting, share_setting
 from hpgmn.base.sparse import SparseMatrix, transition
 from hpgmn.graph import Graph
 from hpgmn.models.baselines.baseline import Baseline, GraphSettings, attributes_input, single_stage
-from hpgmn.models.layers import Initialised, Linear, Output, StatisticLinear, draw_glorot
+from hpgmn.models.layers import Initialised, Linear, Output, StatisticLinear
 from hpgmn.models.stage import ModelEntry, TrainingTask
 from hpgmn.statistics.operators import join_replicas, split_replicas
 
@@ -76,12 +76,6 @@ class DeepConvolutions(Initialised):
         depth = torch.arange(1, first.layers + 1, device=device)
         self.strength = torch.log1p(theta.unsqueeze(1) / depth)[..., None, None]
         self.identity = torch.eye(first.hidden_dim, device=device)
-
-    def reset_parameters(self, noise: Noise, place: str) -> None:
-        """Draw Glorot weights."""
-        draw_glorot(self.weight, noise, f"{place}.weight")
-        if self.initial_weight is not None:
-            draw_glorot(self.initial_weight, noise, f"{place}.initial_weight")
 
     def forward(
         self, propagation: SparseMatrix, initial: Tensor, noise: Noise | None, place: str

@@ -61,8 +61,8 @@ class Polynomial(Initialised):
         )
         self.coefficients = nn.Parameter(torch.zeros(len(teleports), rounds + 1))
 
+    @override
     def reset_parameters(self, noise: Noise, place: str) -> None:
-        """Start as personalised PageRank, without randomness."""
         self.coefficients.copy_(self.first)
 
     def forward(self, propagation: SparseMatrix, hidden: Tensor) -> Tensor:

@@ -22,15 +22,14 @@ from hpgmn.base.sparse import SparseMatrix, block_diagonal, scale_attributes
 from hpgmn.graph import Array, Graph
 from hpgmn.models.baselines import gcnii
 from hpgmn.models.baselines.baseline import Baseline, GraphSettings, attributes_input, stack_layers
-from hpgmn.models.hpgmn import EstimatorSettings, estimated_labels, estimator_stage
-from hpgmn.models.layers import MLP, Initialised, Output, StatisticLinear, draw_glorot, product
+from hpgmn.models.hpgmn import EstimatorSettings, estimated_labels, estimator_stage, stage_logits
+from hpgmn.models.layers import MLP, Affine, Initialised, Output, StatisticLinear, product
 from hpgmn.models.stage import (
     ModelEntry,
     Parameters,
     Rates,
     TrainingStage,
     TrainingTask,
-    load_parameters,
     main_stage,
 )
 from hpgmn.statistics.labelwise import FactoredMeans, averaging_matrix
@@ -149,24 +148,12 @@ class LabelwiseStates(Statistic):
         return self.times(identity.expand(self.by_class.shape[0], -1, -1))[replica, nodes]
 
 
-class LabelwiseConvolution(Initialised):
-    """y = [Â_1·x ‖ … ‖ Â_C·x ‖ x]·W + b.
-
-    Args:
-        inputs: width of x.
-        outputs: width of y.
-    """
+class LabelwiseConvolution(Affine):
+    """y = [Â_1·x ‖ … ‖ Â_C·x ‖ x]·W + b; ``inputs`` is the width of x."""
 
     def __init__(self, replicas: int, inputs: int, outputs: int, num_classes: int) -> None:
-        super().__init__()
+        super().__init__(replicas, (num_classes + 1) * inputs, outputs)
         self.inputs, self.num_classes = inputs, num_classes
-        self.weight = nn.Parameter(torch.zeros(replicas, (num_classes + 1) * inputs, outputs))
-        self.bias = nn.Parameter(torch.zeros(replicas, 1, outputs))
-
-    def reset_parameters(self, noise: Noise, place: str) -> None:
-        """Draw Glorot weights; set biases to zero."""
-        draw_glorot(self.weight, noise, f"{place}.weight")
-        self.bias.zero_()
 
     def forward(
         self, means: Statistic, x: Statistic | Tensor, columns: Tensor | None = None
@@ -185,8 +172,8 @@ class Mixture(Initialised):
         super().__init__()
         self.scores = nn.Parameter(torch.zeros(replicas, 2))
 
+    @override
     def reset_parameters(self, noise: Noise, place: str) -> None:
-        """Start with equal weights."""
         self.scores.zero_()
 
     def forward(self, left: Tensor, right: Tensor) -> Tensor:
@@ -300,18 +287,17 @@ def _main(task: TrainingTask, done: Mapping[str, Parameters]) -> TrainingStage:
     inputs = attributes_input(task) | {"means": means}
     if first.form == "direct":
         x = scale_attributes(task.graph.x, first.attributes_scaling)
-        inputs["attribute_means"] = (
-            FactoredMeans(adjacency, x, labels, task.num_classes, device=device)
-            if sp.issparse(x)
-            else LabelwiseStates(means, _tensor(x, device).expand(len(settings), -1, -1))
-        )
+        if sp.issparse(x):
+            inputs["attribute_means"] = FactoredMeans(
+                adjacency, x, labels, task.num_classes, device=device
+            )
+        else:
+            dense = torch.tensor(x, dtype=torch.float32, device=device)
+            inputs["attribute_means"] = LabelwiseStates(means, dense.expand(len(labels), -1, -1))
     if not first.mix_gcnii:
         return main_stage(task, LWGCN(task), inputs)
-    stage = gcnii.ENTRY.stages["main"](_gcnii_task(task), {})
-    partner = stage.model.to(device)
-    load_parameters(partner, done["gcnii"])
-    with torch.no_grad():
-        inputs["gcnii"] = partner(stage.inputs).logits
+    gcnii_stage = gcnii.ENTRY.stages["main"](_gcnii_task(task), {})
+    inputs["gcnii"] = stage_logits(task, gcnii_stage, done["gcnii"])
     inputs["val_labels"] = torch.from_numpy(task.val_labels).to(device)
     return main_stage(
         task,
@@ -320,10 +306,6 @@ def _main(task: TrainingTask, done: Mapping[str, Parameters]) -> TrainingStage:
         penalty_weights={"mixing": [1.0] * len(settings)},
         own_rates={"mix.": Rates(task.values("mixing_lr"), [0.0] * len(settings))},
     )
-
-
-def _tensor(x: Array, device: torch.device) -> Tensor:
-    return torch.from_numpy(np.require(x, np.float32, ["C", "W"])).to(device)
 
 
 def _floats(graph: Graph, settings: LWGCNSettings) -> tuple[int, int]:
