@@ -41,7 +41,6 @@ def run(source, model, **changes):
         "seed": 5,
         "device": "cpu",
         "limit": None,
-        "launched": time.time(),
     }
     return run_trials(source, model=model, **options | changes)
 
