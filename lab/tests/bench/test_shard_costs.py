@@ -16,11 +16,11 @@ def test_every_kind_of_work_is_counted(tmp_path, monkeypatch):
     made = graphs.write_generated(
         {"nodes": 300, "degree": 5.0, "attributes": 6, "seed": 0}, str(tmp_path)
     )
-    pushed: list[tuple[tuple[int, int], float]] = []
+    pushed = []
 
     def noted(matrix, span, *more, **options):
-        pushed.append((span, options["threshold"]))  # type: ignore[arg-type]
-        return largest_of_range(matrix, span, *more, **options)  # type: ignore[arg-type]
+        pushed.append((span, options["threshold"]))
+        return largest_of_range(matrix, span, *more, **options)
 
     monkeypatch.setattr(shard_costs, "largest_of_range", noted)
     real = os.preadv
@@ -58,6 +58,6 @@ def test_the_first_round_is_not_counted():
     assert done == [1]
     assert engine.costs == {}
     for size in (2, 3):
-        engine.add("round", lambda: None, lambda size=size: size)  # type: ignore[misc]
+        engine.add("round", lambda: None, lambda size=size: size)
     assert engine.costs["round"]["bytes_written"] == 5
     assert engine.costs["round"]["tasks"] == 2
