@@ -161,7 +161,7 @@ GRAPHS: dict[str, tuple[Make, str]] = {
     "sparse index outside": (lambda: csr(x_indices=np.full(20, 3)), "'x_indices' holds 3, but there are 3"),
     "sparse pointers fall": (lambda: csr(x_indptr=np.arange(21)[::-1].copy()), "'x_indptr' must rise from 0"),
     "sparse shape of huge size": (lambda: csr(x_shape=np.array([2**40, 3])), "'x_shape' must be two sizes"),
-    "sparse parts of two lengths": (lambda: csr(x_data=np.ones(19)), "differ in length"),
+    "sparse parts of two lengths": (lambda: csr(x_data=np.ones(19)), "must have 20 values"),
     "graph folder without edges": (lambda: folder(edges_indices=None), "array 'edges_indices' is missing"),
     "graph folder of falling targets": (lambda: folder(edges_indptr=np.array([0, *[20] * 20]), edges_indices=np.arange(20)[::-1].copy()), "must ascend for each source"),
     "graph folder of a wrong target": (lambda: folder(edges_indices=np.full(20, 99)), "'edges_indices' holds 99"),

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from hpgmn.base.errors import GraphError, Remedy
-from hpgmn.tables.column_types import COLUMN_TYPES, HASHED, ONE_HOT, Column, Degree, days
+from hpgmn.tables.column_types import COLUMN_TYPES, HASHED, ONE_HOT, Column, Date, Degree
 from hpgmn.tables.preparation import fit
 from hpgmn.tables.sources import MemoryTable, open_table
 
@@ -98,7 +98,8 @@ def test_dates_are_days():
     assert [column.mean for column in fitted.preparation.columns] == [2, 0.25]
     later = pa.array(["1970-01-07"]).cast(pa.date32())
     assert fitted.apply({"joined": later, "seen": pa.nulls(1)}) == [[2, 0]]
-    assert days(pa.array([None, 86_400_000]).cast(pa.timestamp("ms", "UTC")))[1] == 1
+    milliseconds = pa.array([None, 86_400_000]).cast(pa.timestamp("ms", "UTC"))
+    assert Date.read(None, "seen", milliseconds)[1] == 1
 
 
 @pytest.mark.parametrize(

@@ -81,7 +81,7 @@ def test_columns_are_described(write_tables):
         tables, label=None, split=None, weight=None, directed=False, attributes=tuple("abcdefg")
     )
     assert many.describe()[:3] == [
-        "nodes.csv: id is 'id'; 7 attributes: a, b, c, d, e, ….",
+        "nodes.csv: id is 'id'; 7 attributes: a, b, c, d, e and 2 more.",
         "nodes.csv: no label column.",
         "nodes.csv: no split column.",
     ]
@@ -238,7 +238,7 @@ def test_columns_of_other_types_are_no_attributes(write_tables, values, message)
 
 def test_long_lists_of_columns_are_cut(write_tables):
     folder = write_tables("csv", {f"a{place}": [1] * 4 for place in range(40)})
-    with pytest.raises(HPGMNError, match=r"Choose from: id, age, .*, a14, … "):
+    with pytest.raises(HPGMNError, match=r"Choose from: id, age, .*, a14 and 25 more "):
         open_tables(folder, Columns(id="zzz"))
 
 

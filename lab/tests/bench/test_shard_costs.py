@@ -18,9 +18,9 @@ def test_every_kind_of_work_is_counted(tmp_path, monkeypatch):
     )
     pushed = []
 
-    def noted(matrix, span, *more, **options):
-        pushed.append((span, options["threshold"]))
-        return largest_of_range(matrix, span, *more, **options)
+    def noted(matrix, span, settings, **options):
+        pushed.append((span, settings.diffusion_threshold))
+        return largest_of_range(matrix, span, settings, **options)
 
     monkeypatch.setattr(shard_costs, "largest_of_range", noted)
     real = os.preadv

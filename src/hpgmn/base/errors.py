@@ -311,3 +311,14 @@ def count_noun(number: int, noun: str) -> str:
     """
     plural = "es" if noun.endswith("s") else "s"
     return f"{number:,} {noun}{'' if number == 1 else plural}"
+
+
+def list_names(names: Iterable[object], most: int = 3, quote: str = "'") -> str:
+    """List the first few names.
+
+    >>> list_names("ab"), list_names("abcde"), list_names("abc", most=2, quote="")
+    ("'a', 'b'", "'a', 'b', 'c' and 2 more", 'a, b and 1 more')
+    """
+    listed = [f"{quote}{name}{quote}" for name in names]
+    more = f" and {len(listed) - most:,} more" if len(listed) > most else ""
+    return ", ".join(listed[:most]) + more

@@ -53,8 +53,8 @@ from hpgmn.training.checks import (
     check_counts,
     check_positive,
     class_number,
-    scarce_counts,
-    skewed_counts,
+    scarce_classes,
+    skewed_classes,
 )
 from hpgmn.training.ranks import Ranks, join_ranks
 from hpgmn.training.replicas import Progress
@@ -187,8 +187,8 @@ def label_warnings(shards: Shards, metric: str) -> list[str]:
     counts, names = count_labels(shards), shards.class_names
     return [
         *check_counts(counts, names, shards.name, shards.split or 0),
-        *scarce_counts(counts.train[None], names),
-        *skewed_counts(counts.every, names, metric),
+        *scarce_classes(counts.train[None], names),
+        *skewed_classes(counts.every, names, metric),
     ]
 
 

@@ -227,7 +227,10 @@ def check_run(spec: RunSpec, graph: Graph) -> tuple[list[Split], list[str]]:
         split = graph.split(number)
         warnings += check_split(graph, split, number)
         splits.append(split)
-    warnings += scarce_classes(graph, splits) + skewed_classes(graph, spec.metric)
+    counts = [np.bincount(graph.y[split.train], minlength=graph.num_classes) for split in splits]
+    warnings += scarce_classes(np.stack(counts), graph.class_names)
+    known = np.bincount(graph.y[graph.y >= 0])
+    warnings += skewed_classes(known, graph.class_names, spec.metric)
     return splits, warnings
 
 

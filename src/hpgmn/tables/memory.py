@@ -145,8 +145,7 @@ def _text(values: Sequence[Any]) -> pa.Array:
         return pa.array(texts, pa.string())
     except UnicodeEncodeError as error:
         raise GraphError(
-            f"A name or value of the network, {error.object!r}, is not valid text: it holds half a "
-            "character.",
+            f"A name or value of the network, {error.object!r}, holds an invalid character.",
             "Read it again with the right encoding",
         ) from None
 

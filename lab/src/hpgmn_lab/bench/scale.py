@@ -53,7 +53,7 @@ class Job:
     @property
     def rounds(self) -> int:
         """Return the number of terms of the diffusion series."""
-        return len(coefficients("ppr", tolerance=self.tolerance))
+        return len(coefficients(StatisticsSettings(diffusion_tolerance=self.tolerance)))
 
     @property
     def columns(self) -> int:

@@ -22,7 +22,7 @@ from hpgmn.base import files as locking
 from hpgmn.base.errors import HPGMNError, Remedy
 from hpgmn.base.files import remove_stale_drafts, write_text
 from hpgmn.engines import Channel, Engine, RateLimiter, Task, TaskResult
-from hpgmn.engines.tasks import run_safely
+from hpgmn.engines.processes import run_safely
 from hpgmn.graph import Graph
 from hpgmn.graph.datasets import DATASETS, find_file, load
 from hpgmn.training.replicas import Progress
