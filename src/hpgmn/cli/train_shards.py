@@ -76,16 +76,11 @@ def train_shards(
     """
     from hpgmn.base.settings import parse_assignments
     from hpgmn.models import read_config
-    from hpgmn.runs.folder import LOG_FILE, interruptible, log_file, record_log
+    from hpgmn.runs.folder import LOG_FILE, check_resume, interruptible, log_file, record_log
     from hpgmn.runs.report_data import write_report
     from hpgmn.runs.shard_run import ShardTraining
 
-    if resume and overwrite:
-        raise SettingError(
-            "--resume and --overwrite exclude each other.",
-            Remedy("Continue the run", option="resume", value=True)
-            | Remedy("Replace it", option="overwrite", value=True),
-        )
+    check_resume(out_folder, resume=resume, overwrite=overwrite)
     check_engine(engine, address, workers)
     if engine == "local" and workers is not None:
         raise SettingError(

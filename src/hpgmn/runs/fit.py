@@ -76,10 +76,6 @@ class Monitor:
         """Return the progress of a step that is not a training."""
         return Progress(0, 1, what, done, total or 0, math.nan, math.nan)
 
-    def epochs_of(self, task: str) -> Callable[[Progress], None]:
-        """Return the callback for the epochs of a training."""
-        return lambda now: self.progress(task, now)
-
 
 def make_monitor(
     progress: ProgressCallback | None,
