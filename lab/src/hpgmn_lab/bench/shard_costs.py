@@ -11,10 +11,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from typing_extensions import override
+
 from hpgmn.base.machine import reset_peak_memory
 from hpgmn.base.parsing import read_array
-from hpgmn.engines import Share, Task, TaskResult
-from hpgmn.engines.processes import DirectChannel
+from hpgmn.engines import Channel, Engine, Share, TaskResult
+from hpgmn.engines.processes import Callbacks
 from hpgmn.shards import shard
 from hpgmn.shards.cutting import transition_folder
 from hpgmn.shards.plan import Plan, Unit
@@ -50,39 +52,28 @@ def kind_of(unit: Unit) -> str | None:
     return base_name(unit.name) if unit.kind == "rows" else unit.kind
 
 
-class CostEngine:
+class CostEngine(Engine):
     """Run units in this process, one after the other, and add up their costs by kind.
 
     Attributes:
         costs: by kind, the tasks, CPU seconds, seconds, and bytes read and written.
     """
 
-    workers = 1
-    is_local = True
-
     def __init__(self) -> None:
         self.costs: dict[str, Record] = {}
         self._read = 0
 
-    def run(
-        self,
-        next_task: Callable[[], Task | None],
-        on_result: Callable[[TaskResult], None],
-        *,
-        on_message: Callable[[str, Any], Any] = lambda name, message: None,
-        should_stop: Callable[[], bool] = lambda: False,
-        **options: Any,
-    ) -> None:
-        """Run units until there are no more; see :class:`hpgmn.engines.Engine`."""
-        while (task := next_task()) is not None:
+    @override
+    def run_tasks(self, most: int, calls: Callbacks) -> None:
+        while (task := calls.next_task()) is not None:
             folder, unit = task.argument
-            line = DirectChannel(Share(), partial(on_message, task.name), should_stop)
+            line = Channel(Share(), partial(calls.on_message, task.name), calls.should_stop)
             self.add(
                 kind_of(unit),
                 partial(task.function, task.argument, None, line),
                 partial(_written_bytes, Path(folder), unit),
             )
-            on_result(TaskResult(task.name))
+            calls.on_result(TaskResult(task.name))
 
     @contextmanager
     def counting_reads(self) -> Iterator[None]:
