@@ -64,8 +64,8 @@ def plain(page):
 
 def section(page, key):
     """The text of a section; empty if the page has none of that id."""
-    found = re.search(rf'<section id="{key}".*?</section>', page, flags=re.S)
-    return plain(found.group()) if found else ""
+    result = re.search(rf'<section id="{key}".*?</section>', page, flags=re.S)
+    return plain(result.group()) if result else ""
 
 
 # The frame
@@ -426,8 +426,8 @@ def test_calibration_without_test_nodes_or_temperature(make_data, tables_of):
 
 
 def test_health_shows_the_audit(make_data, small_graph, tables_of):
-    found = audit(small_graph, training=False)
-    content = found.as_dict()
+    result = audit(small_graph, training=False)
+    content = result.as_dict()
     kinds = ("out-neighbors", "in-neighbors", "attributes")
     content["twins"] = [
         {"alike": kind, "nodes": 6 * position, "test_share": 0.5, "agreement": None}
@@ -438,19 +438,19 @@ def test_health_shows_the_audit(make_data, small_graph, tables_of):
         {"severity": "odd", "topic": "t", "message": "<b>Bad</b>.", "advice": "Do <i>."}
     ]
     page = render_report(make_data(audit=content))
-    tables, edges = tables_of(page), found.structure
+    tables, edges = tables_of(page), result.structure
     assert ["Self-loops and repeats listed", "1, 3"] in tables["Edges and attributes"]
     assert ["Edges", f"{edges.edges} directed"] in tables["Edges and attributes"]
     assert ["Nodes without neighbours", "1"] in tables["Edges and attributes"]
     measures = tables["Homophily"]
-    assert measures[1][1] == f"{found.homophily.node:.3f}"
+    assert measures[1][1] == f"{result.homophily.node:.3f}"
     assert measures[2][1] == "–"
     assert [row[1:] for row in tables["Duplicate nodes"][1:]] == [
         ["6", "50.00%", "–"],
         ["12", "50.00%", "–"],
     ]
     findings = tables["Findings, most severe first"][1:]
-    assert len(findings) == len(found.findings) + 1
+    assert len(findings) == len(result.findings) + 1
     assert findings[-1] == ["odd", "<b>Bad</b>. Do <i>."]
     assert "<b>" not in page
 
