@@ -21,8 +21,9 @@ from pathlib import Path
 from typing import Any
 
 from hpgmn_lab.bench import page
-from hpgmn_lab.bench.records import Call, add_record, new_record, read_records
+from hpgmn_lab.bench.records import Call, new_record
 from hpgmn_lab.bench.yardstick import GPU_GRAPHS, GRAPHS, command_for
+from hpgmn_lab.records import read_named, write_named
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
@@ -59,7 +60,7 @@ def alternate(repeats: int, *sides: tuple[str, Path, list[str]]) -> list[list[di
 
 def yardstick_accuracy(name: str) -> list[float]:
     """Return mean and deviation of the yardstick's recorded accuracy on a graph."""
-    record = read_records(RECORDS)[f"{page.INPUTS}{name}"]
+    record = read_named(RECORDS)[f"{page.INPUTS}{name}"]
     return [record["accuracy_mean"], record["accuracy_std"]]
 
 
@@ -182,7 +183,7 @@ def main(arguments: list[str] | None = None) -> None:
         record = new_record("compare", call, seeds=[0], settings=settings)
         record["equal_sizes"] = equal_sizes(data, repeats)
         record["whole_result"] = whole_result(data, repeats)
-    add_record(RECORDS, record["benchmark"], record)
+    write_named(RECORDS, read_named(RECORDS) | {record["benchmark"]: record})
     page.main(["--results", str(RECORDS.parent), "--docs", str(ROOT / "docs")])
 
 

@@ -18,25 +18,23 @@ import os
 import statistics
 import tempfile
 import time
-from functools import partial
 from pathlib import Path
-from threading import Event
 from typing import Any
 
 import torch
 
 from hpgmn.base.randomness import load_kernels
 from hpgmn.base.settings import make_settings, settings_dict
+from hpgmn.evaluation.scores import scores
 from hpgmn.graph import Graph
 from hpgmn.graph.datasets import load
 from hpgmn.models import find_model, read_config, settings_for
-from hpgmn.models.stage import ModelEntry, Replica, TrainingStage, TrainingTask, make_task
+from hpgmn.models.stage import Replica
 from hpgmn.runs.fit import fit_run
 from hpgmn.runs.spec import RunSpec
-from hpgmn.training.replicas import Progress, fit_replicas
-from hpgmn.training.state import TrainState
-from hpgmn.training.trainer import run_training_thread, train
-from yardstick import cpu_seconds, peak_resident_bytes, resident_bytes
+from hpgmn.training.replicas import Fitted, fit_replicas
+from hpgmn_lab.bench.process import OtherLoad, StageClock
+from yardstick import peak_resident_bytes, resident_bytes
 
 MODEL = "hpgmn"
 
@@ -65,79 +63,36 @@ def settings_of(options: argparse.Namespace) -> dict[str, Any]:
     return settings_dict(make_settings(find_model(MODEL).settings, values))
 
 
-class StageClock:
-    """Record seconds of each epoch by stage from the trainer's clock; a ``watch`` of ``train``."""
-
-    def __init__(self) -> None:
-        self.epochs: dict[str, list[float]] = {}
-        self.before = 0.0
-
-    def __call__(self, state: TrainState, stage: TrainingStage) -> None:
-        """Record an epoch."""
-        spent = state.seconds["training"]
-        self.epochs.setdefault(stage.name, []).append(spent - self.before)
-        self.before = spent
-
-
 def timed_epochs(
     graph: Graph, values: dict[str, Any], splits: list[int], at_once: int
 ) -> list[dict[str, Any]]:
     """Train so many splits at once for the epochs of the settings; return one row per batch."""
-    entry = find_model(MODEL)
-    settings = make_settings(entry.settings, values)
-    chosen = [graph.split(split) for split in splits]
-    task = make_task(
-        graph,
-        [Replica(split, 0, settings) for split in splits],
-        [(one.train, one.val) for one in chosen],
-        "cpu",
-    )
     rows = []
-    for first in range(0, len(splits), at_once):
-        places = list(range(first, min(first + at_once, len(splits))))
+    for batch in (splits[first : first + at_once] for first in range(0, len(splits), at_once)):
         clock = StageClock()
-        part = task.subset(places)
-        state = run_training_thread(partial(_trained, part, entry, clock))
-        epoch = statistics.median(clock.epochs["main"])
+        fitted = fit(graph, values, batch, report=clock)
+        epochs = clock.epochs["main"]
         rows.append(
             {
-                "splits": [splits[place] for place in places],
-                "epochs_trained": len(clock.epochs["main"]),
-                "seconds_statistics": state.seconds["statistics"],
+                "splits": batch,
+                "epochs_trained": len(epochs),
+                "seconds_statistics": fitted.seconds["statistics"],
                 "seconds_estimator": sum(clock.epochs["estimator"]),
-                "seconds_epochs": sum(clock.epochs["main"]),
-                "seconds_per_epoch": epoch / len(places),  # of one split
-                "seconds_of_epochs": clock.epochs["main"],
+                "seconds_epochs": sum(epochs),
+                "seconds_per_epoch": statistics.median(epochs) / len(batch),  # of one split
+                "seconds_of_epochs": epochs,
             }
         )
     return rows
 
 
-def _trained(
-    task: TrainingTask, entry: ModelEntry, clock: StageClock, interrupted: Event
-) -> TrainState:
-    return train(task, entry, watch=clock)
-
-
-class EstimatorClock:
-    """Add up the seconds of the estimator's epochs; a ``report`` of a training."""
-
-    def __init__(self) -> None:
-        self.last: tuple[int, str] | None = None
-        self.at = 0.0
-        self.gaps: dict[int, list[float]] = {}
-
-    def __call__(self, progress: Progress) -> None:
-        """Record an epoch."""
-        now, place = time.perf_counter(), (progress.batch, progress.stage)
-        if progress.stage == "estimator" and place == self.last:
-            self.gaps.setdefault(progress.batch, []).append(now - self.at)
-        self.last, self.at = place, now
-
-    @property
-    def seconds(self) -> float:
-        """Return the sum; the first epoch of a batch, whose start is unknown, as the median."""
-        return sum(sum(gaps) + statistics.median(gaps) for gaps in self.gaps.values())
+def fit(graph: Graph, values: dict[str, Any], splits: list[int], **options: Any) -> Fitted:
+    """Train HP-GMN on some splits at once."""
+    entry = find_model(MODEL)
+    settings = make_settings(entry.settings, values)
+    masks = [(graph.split(split).train, graph.split(split).val) for split in splits]
+    replicas = [Replica(split, 0, settings) for split in splits]
+    return fit_replicas(graph, entry, replicas, masks, **options)
 
 
 def epochs_alone(best: list[int], settings: dict[str, Any]) -> list[int]:
@@ -157,16 +112,14 @@ def whole_run(path: Path, values: dict[str, Any], splits: list[int] | None) -> d
     assert graph.splits is not None
     numbers = tuple(range(len(graph.splits)) if splits is None else splits)
     spec = RunSpec(graph=str(path), model=MODEL, settings=values, splits=numbers)
-    clock = EstimatorClock()
     with tempfile.TemporaryDirectory() as folder:
-        metrics = fit_run(spec, graph, Path(folder), report=clock).metrics
+        metrics = fit_run(spec, graph, Path(folder)).metrics
         seconds = time.perf_counter() - started
     return {
         "splits": list(numbers),
         "seconds_total": seconds,
         "seconds_statistics": metrics["seconds_statistics"],
-        "seconds_estimator": clock.seconds,
-        "seconds_epochs": metrics["seconds_training"] - clock.seconds,
+        "seconds_training": metrics["seconds_training"],
         "epochs_trained": epochs_alone(metrics["epochs"], values),
         "accuracy_mean": 100 * metrics["test_accuracy_mean"],
         "accuracy_std": 100 * metrics["test_accuracy_std"],
@@ -182,23 +135,12 @@ def in_full(
         load_kernels()  # an import like the others
         torch.cuda.synchronize()  # the yardstick's clock, too, starts when the GPU is there
     started = time.perf_counter()
-    graph, entry = load(path), find_model(MODEL)
+    graph = load(path)
     assert graph.splits is not None
     numbers = list(range(len(graph.splits)) if splits is None else splits)
-    settings = make_settings(entry.settings, values)
-    chosen = [graph.split(number) for number in numbers]
-    fitted = fit_replicas(
-        graph,
-        entry,
-        [Replica(number, 0, settings) for number in numbers],
-        [(one.train, one.val) for one in chosen],
-        device=device,
-    )
-    guesses = fitted.logits.argmax(dim=-1).numpy()
-    accuracy = [
-        100 * float((guess == graph.y)[one.test].mean())
-        for guess, one in zip(guesses, chosen, strict=True)
-    ]
+    fitted = fit(graph, values, numbers, device=device)
+    tests = [graph.split(number).test for number in numbers]
+    accuracy = [100 * score for score in scores(fitted.logits, graph.y, tests, "accuracy")]
     return {
         "splits": numbers,
         "seconds_total": time.perf_counter() - started,
@@ -246,8 +188,7 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
     baseline = resident_bytes()
     options = parsed(arguments)
     values = settings_of(options)
-    machine, own = cpu_seconds()
-    started = time.perf_counter()
+    load_of_others = OtherLoad()
     record: dict[str, Any] = {"graph": options.graph.stem, "settings": values}
     if options.timed_epochs is None and not options.shipped:
         record |= in_full(options.graph, values, options.splits, options.device)
@@ -270,17 +211,13 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
         record["seconds_per_epoch"] = statistics.median(row["seconds_per_epoch"] for row in rows)
         record["runs"] = rows
         print(f"{record['seconds_per_epoch']:.4f} s per split and epoch")
-    elapsed = time.perf_counter() - started
-    machine, own = (
-        after - before for after, before in zip(cpu_seconds(), (machine, own), strict=True)
-    )
     record |= {
         "device": torch.cuda.get_device_name() if options.device == "cuda" else "cpu",
         "threads": torch.get_num_threads(),
         "torch": torch.__version__,
         "replicas": options.replicas,
         "peak_memory_bytes": peak_resident_bytes() - baseline,
-        "cores_taken_by_others": max(0.0, machine - own) / elapsed,
+        "cores_taken_by_others": load_of_others.cores(),
     }
     print(f"peak memory above imports {record['peak_memory_bytes'] / 2**20:.0f} MiB")
     if record["cores_taken_by_others"] > 0.1:

@@ -4,7 +4,6 @@ import dataclasses
 import json
 import zlib
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -70,7 +69,7 @@ def cells():
 # Records of cells, as ``hpgmn reproduce`` writes them.
 
 NODES = {"train": 48, "val": 32, "test": 20}
-FACTS: dict[str, Any] = {
+FACTS = {
     "graph": "texas",
     "identity": "x",
     "nodes": 183,
@@ -117,9 +116,7 @@ def _made_record(
         scores = [float(one) for one in random.normal(mean, 1.5, runs).round(2)]
     assert len(scores) == runs
     higher = 2.0 if val is None else val
-    validation = (
-        [one + higher for one in scores] if isinstance(higher, float) else list(higher)  # type: ignore[arg-type]
-    )
+    validation = [one + higher for one in scores] if isinstance(higher, float) else list(higher)
     fractions = [one / 100 for one in scores]
     about = {"graph": cell.graph, "model": cell.model, "metric": cell.metric, "seeds": cell.seeds}
     planned = planned_trials(cell.model, cell.graph, cell.trials) if cell.trials else [{}]

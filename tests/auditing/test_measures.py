@@ -56,26 +56,26 @@ def parts_by_loop(edges):
 def test_measures_match_loops(edges, directed, weighted):
     ends = np.array(edges, np.int64).reshape(-1, 2).T
     weight = np.linspace(1, 2, len(edges)) if weighted else None
-    found = structure(Graph(np.ones((NODES, 1)), ends, edge_weight=weight, directed=directed))
+    result = structure(Graph(np.ones((NODES, 1)), ends, edge_weight=weight, directed=directed))
     arrows = {(a, b) for a, b in edges if a != b}
     if not directed:
         arrows |= {(b, a) for a, b in arrows}
     out = [{b for a, b in arrows if a == node} for node in range(NODES)]
     into = [{a for a, b in arrows if b == node} for node in range(NODES)]
-    assert found.nodes == NODES
-    assert found.directed is directed
-    assert found.listed_edges == len(edges)
-    assert found.edges == (len(arrows) if directed else len(arrows) // 2)
-    assert found.self_loops == sum(a == b for a, b in edges)
-    assert found.repeated_edges == len(edges) - len(set(edges))
+    assert result.nodes == NODES
+    assert result.directed is directed
+    assert result.listed_edges == len(edges)
+    assert result.edges == (len(arrows) if directed else len(arrows) // 2)
+    assert result.self_loops == sum(a == b for a, b in edges)
+    assert result.repeated_edges == len(edges) - len(set(edges))
     returned = sum((b, a) in arrows for a, b in arrows)
-    assert found.both_ways == pytest.approx(returned / len(arrows) if arrows else 1.0)
-    assert found.is_one_way is (returned < len(arrows))
-    assert found.out_degrees == degrees_by_loop(out)
-    assert found.in_degrees == degrees_by_loop(into)
-    assert found.degrees == degrees_by_loop([a | b for a, b in zip(out, into, strict=True)])
+    assert result.both_ways == pytest.approx(returned / len(arrows) if arrows else 1.0)
+    assert result.is_one_way is (returned < len(arrows))
+    assert result.out_degrees == degrees_by_loop(out)
+    assert result.in_degrees == degrees_by_loop(into)
+    assert result.degrees == degrees_by_loop([a | b for a, b in zip(out, into, strict=True)])
     sizes = parts_by_loop(edges)
-    assert (found.components, found.largest_component) == (len(sizes), max(sizes))
+    assert (result.components, result.largest_component) == (len(sizes), max(sizes))
 
 
 def graph_with(y, roles, names):
@@ -89,15 +89,15 @@ def graph_with(y, roles, names):
 
 def test_classes_are_counted_with_those_nobody_has():
     graph = Graph(np.ones((6, 1)), [[0], [1]], [2, 0, 2, -1, 2, -1], class_names=["a", "b", "c"])
-    found = class_balance(graph)
-    assert found.counts == {"a": 1, "b": 0, "c": 3}
-    assert found.unlabelled == 2
-    assert found.largest_share == pytest.approx(0.75)
+    result = class_balance(graph)
+    assert result.counts == {"a": 1, "b": 0, "c": 3}
+    assert result.unlabelled == 2
+    assert result.largest_share == pytest.approx(0.75)
 
 
 def test_without_labels_there_is_no_largest_class():
-    found = class_balance(Graph(np.ones((3, 1)), [[0], [1]]))
-    assert (found.unlabelled, found.largest_share) == (3, 0.0)
+    result = class_balance(Graph(np.ones((3, 1)), [[0], [1]]))
+    assert (result.unlabelled, result.largest_share) == (3, 0.0)
 
 
 def test_a_class_that_a_part_lacks_is_named_with_its_splits():
@@ -158,12 +158,12 @@ def test_twins_by_neighbours_match_a_loop(rows, y, roles):
     graph = Graph(np.arange(14.0)[:, None], edges, [*y, -1, -1, -1, -1, -1])
     split = Split(*masks)
     keys = [row if len(row) > 2 else None for row in rows] + [None] * 5
-    found = {one.alike: one for one in twins(graph, split)}
+    result = {one.alike: one for one in twins(graph, split)}
     if edges.size:
         expected = twins_by_loop("out-neighbors", keys, graph.y.tolist(), split)
-        assert vars(found["out-neighbors"]) == pytest.approx(vars(expected))
+        assert vars(result["out-neighbors"]) == pytest.approx(vars(expected))
     else:  # no direction to tell apart
-        assert "out-neighbors" not in found
+        assert "out-neighbors" not in result
 
 
 @pytest.mark.parametrize("form", [np.asarray, sp.csr_array])
@@ -171,9 +171,9 @@ def test_twins_by_attributes_match_a_loop(form):
     x = np.array([[1, 0], [1, 0], [0, 0], [0, 0], [0, 2], [1, -0.0], [3, 1], [0, 2]])
     y = [0, 0, 1, 1, 1, 2, 2, 2]
     masks = [np.array([role == key for role in "tvtetetv"]) for key in "tve"]
-    found = {one.alike: one for one in twins(Graph(form(x), [[0], [1]], y), Split(*masks))}
+    result = {one.alike: one for one in twins(Graph(form(x), [[0], [1]], y), Split(*masks))}
     keys = [tuple(row) if row.any() else None for row in x]
-    assert vars(found["attributes"]) == pytest.approx(
+    assert vars(result["attributes"]) == pytest.approx(
         vars(twins_by_loop("attributes", keys, y, Split(*masks)))
     )
 
@@ -269,32 +269,32 @@ def with_column(graph, values, place=2):
 @pytest.mark.parametrize("form", [np.asarray, sp.csr_array])
 def test_noise_gives_nothing_away(sound, form):
     graph = sound()
-    found = attribute_columns(sound(x=form(graph.x)), graph.split(0))
-    assert found.giveaways == ()
-    assert (found.judged_nodes, found.is_sampled) == (201, False)
+    result = attribute_columns(sound(x=form(graph.x)), graph.split(0))
+    assert result.giveaways == ()
+    assert (result.judged_nodes, result.is_sampled) == (201, False)
 
 
 @pytest.mark.parametrize("form", [np.asarray, sp.csr_array])
 def test_a_copy_of_the_label_is_found(sound, form):
     graph = sound()
     codes = np.array([0.5, 7.0, 0.0])[graph.y]  # other numbers, one of them zero
-    found = attribute_columns(sound(x=form(with_column(graph, codes))), graph.split(0)).giveaways
-    assert [(one.column, one.name, one.is_copy, one.of_class) for one in found] == [
+    result = attribute_columns(sound(x=form(with_column(graph, codes))), graph.split(0)).giveaways
+    assert [(one.column, one.name, one.is_copy, one.of_class) for one in result] == [
         (2, "2", True, None)
     ]
-    assert found[0].accuracy == 1.0
+    assert result[0].accuracy == 1.0
     truth = graph.y[graph.split(0).val]
     most = Counter(graph.y[graph.split(0).train].tolist()).most_common(1)[0][0]
-    assert found[0].chance == pytest.approx((truth == most).mean())
+    assert result[0].chance == pytest.approx((truth == most).mean())
 
 
 def test_a_noisy_copy_is_found_and_is_no_copy(sound):
     graph = sound(feature_names=[f"column {number}" for number in range(6)])
     noisy = graph.y + np.random.default_rng(1).normal(size=300) * 0.2
-    found = attribute_columns(
+    result = attribute_columns(
         sound(x=with_column(graph, noisy), feature_names=graph.feature_names), graph.split(0)
     )
-    (one,) = found.giveaways
+    (one,) = result.giveaways
     assert (one.name, one.is_copy, one.of_class) == ("column 2", False, None)
     assert 0.9 < one.accuracy < 1
 
@@ -344,9 +344,9 @@ def test_large_tables_are_judged_on_some_nodes(sound, monkeypatch):
     assert train.size + val.size == 89  # shares are rounded down
     assert graph.split(0).train[train].all()
     assert graph.split(0).val[val].all()
-    found = attribute_columns(sound(x=with_column(graph, graph.y)), graph.split(0))
-    assert (found.judged_nodes, found.is_sampled) == (89, True)
-    assert found.giveaways[0].column == 2
+    result = attribute_columns(sound(x=with_column(graph, graph.y)), graph.split(0))
+    assert (result.judged_nodes, result.is_sampled) == (89, True)
+    assert result.giveaways[0].column == 2
 
 
 @given(
@@ -356,8 +356,8 @@ def test_large_tables_are_judged_on_some_nodes(sound, monkeypatch):
 def test_votes_match_a_loop(train, asked):
     """A value that no train node has goes with the next smaller one, or gets the default."""
     values, labels = (np.array(part) for part in zip(*train, strict=True))
-    found = votes(values, labels, np.array(asked), default=7)
-    for value, guess in zip(asked, found, strict=True):
+    result = votes(values, labels, np.array(asked), default=7)
+    for value, guess in zip(asked, result, strict=True):
         smaller = [one for one in values if one <= value]
         if not smaller:
             assert guess == 7
@@ -375,11 +375,11 @@ def test_many_values_are_cut_at_quantiles():
 @pytest.mark.parametrize("form", [np.asarray, sp.csr_array])
 def test_columns_and_rows_without_information(form):
     x = np.array([[0, 2, 1, 0, -1], [0, 2, 0, 0, -1], [0, 2, 1, 0, -1]], float)
-    found = attribute_columns(Graph(form(x), [[0], [1]]), None)
-    assert (found.count, found.zero, found.constant, found.without) == (5, (0, 3), (1, 4), 0)
+    result = attribute_columns(Graph(form(x), [[0], [1]]), None)
+    assert (result.count, result.zero, result.constant, result.without) == (5, (0, 3), (1, 4), 0)
     x[:, 1] = x[:, 4] = 0
-    found = attribute_columns(Graph(form(x), [[0], [1]]), None)
-    assert (found.zero, found.constant, found.without) == ((0, 1, 3, 4), (), 1)
+    result = attribute_columns(Graph(form(x), [[0], [1]]), None)
+    assert (result.zero, result.constant, result.without) == ((0, 1, 3, 4), (), 1)
 
 
 def test_gain_is_the_share_of_errors_avoided():

@@ -30,8 +30,8 @@ def quick(monkeypatch):
     monkeypatch.setattr(module, "SETTINGS", module.SETTINGS | short)
 
 
-def without_time(found):
-    return {name: value for name, value in vars(found).items() if name != "seconds"}
+def without_time(result):
+    return {name: value for name, value in vars(result).items() if name != "seconds"}
 
 
 def planted(sound, *, in_edges):
@@ -52,41 +52,41 @@ def planted(sound, *, in_edges):
 @pytest.mark.slow
 def test_edges_that_tell_the_class_help(sound):
     graph = planted(sound, in_edges=True)
-    found = usefulness(graph, graph.split(0))
-    assert [one.name for one in found.contributions] == [
+    result = usefulness(graph, graph.split(0))
+    assert [one.name for one in result.contributions] == [
         *("label estimator", *STATISTICS, "all together")
     ]
-    assert found.verdict.startswith("The graph helps.")
-    assert found.difference == found.contributions[-1].difference
-    assert found.difference.low is not None
-    assert found.difference.low > 0
-    scores = {one.name: one.score for one in found.contributions}
+    assert result.verdict.startswith("The graph helps.")
+    assert result.difference == result.contributions[-1].difference
+    assert result.difference.low is not None
+    assert result.difference.low > 0
+    scores = {one.name: one.score for one in result.contributions}
     assert scores["class_counts"] > scores["attributes"]
-    assert (found.metric, found.train_nodes, found.val_nodes) == ("accuracy", 102, 99)
-    assert (found.seeds, found.is_sampled) == (3, False)
+    assert (result.metric, result.train_nodes, result.val_nodes) == ("accuracy", 102, 99)
+    assert (result.seeds, result.is_sampled) == (3, False)
 
 
 @pytest.mark.slow
 def test_edges_by_chance_do_not_help(sound):
     graph = planted(sound, in_edges=False)
-    found = usefulness(graph, graph.split(0))
-    assert found.difference.low is not None
-    assert found.difference.low <= 0
-    assert not found.verdict.startswith("The graph helps")
+    result = usefulness(graph, graph.split(0))
+    assert result.difference.low is not None
+    assert result.difference.low <= 0
+    assert not result.verdict.startswith("The graph helps")
 
 
 @pytest.mark.usefixtures("quick")
 def test_the_baseline_is_the_better_model_of_attributes_alone(sound):
     graph = planted(sound, in_edges=True)
-    found = usefulness(graph, graph.split(0))
-    scores = {one.name: one.score for one in found.contributions}
-    assert scores[found.baseline] == max(scores["label estimator"], scores["attributes"])
-    for one in found.contributions:
-        if one.name == found.baseline:
+    result = usefulness(graph, graph.split(0))
+    scores = {one.name: one.score for one in result.contributions}
+    assert scores[result.baseline] == max(scores["label estimator"], scores["attributes"])
+    for one in result.contributions:
+        if one.name == result.baseline:
             assert one.difference is None
         else:
             assert one.difference is not None
-            assert one.difference.mean == pytest.approx(one.score - scores[found.baseline])
+            assert one.difference.mean == pytest.approx(one.score - scores[result.baseline])
             assert one.difference.count == 99
 
 
@@ -126,10 +126,10 @@ def test_large_graphs_are_sampled_and_read_in_batches(sound, monkeypatch):
 
     monkeypatch.setattr(module, "fit_replicas", watched)
     graph = planted(sound, in_edges=True)
-    found = usefulness(graph, graph.split(0))
-    assert (found.train_nodes, found.val_nodes, found.is_sampled) == (40, 30, True)
+    result = usefulness(graph, graph.split(0))
+    assert (result.train_nodes, result.val_nodes, result.is_sampled) == (40, 30, True)
     assert asked == [(16, 1)] * 5
-    assert found.difference.count == 30
+    assert result.difference.count == 30
 
 
 @pytest.mark.usefixtures("quick")
@@ -147,15 +147,15 @@ def test_without_twins_only_the_other_nodes_are_compared(sound):
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "_select_nodes", watched)
-        found = usefulness(graph, split, twins=twins)
-    baseline = kept["0"] if found.baseline == "label estimator" else kept["1"]
+        result = usefulness(graph, split, twins=twins)
+    baseline = kept["0"] if result.baseline == "label estimator" else kept["1"]
     together = kept["5"]
     places = np.flatnonzero(split.val)
     truth = graph.y[places]
     hits = [(one.argmax(axis=-1) == truth)[:, places >= 150] for one in (together, baseline)]
-    assert found.without_twins is not None
-    assert found.without_twins.count == rest.val.sum() == 48
-    assert found.without_twins.mean == pytest.approx(hits[0].mean() - hits[1].mean())
+    assert result.without_twins is not None
+    assert result.without_twins.count == rest.val.sum() == 48
+    assert result.without_twins.mean == pytest.approx(hits[0].mean() - hits[1].mean())
     assert usefulness(graph, split).without_twins is None
     assert usefulness(graph, split, twins=np.arange(300) < 280).without_twins is None
 
@@ -197,22 +197,22 @@ def test_two_skewed_classes_are_ranked(sound):
 
 def test_the_interval_of_few_nodes_is_students():
     first, second = np.array([1.0, 0.5, 1.0, 0.0, 1.0]), np.array([0.0, 0.5, 1.0, 0.5, 0.0])
-    found = interval(module._Values((first,)), module._Values((second,)))
+    result = interval(module._Values((first,)), module._Values((second,)))
     expected = stats.ttest_rel(first, second).confidence_interval(0.95)
-    assert (found.low, found.high) == pytest.approx((expected.low, expected.high), rel=1e-9)
+    assert (result.low, result.high) == pytest.approx((expected.low, expected.high), rel=1e-9)
 
 
 def test_the_interval_of_accuracy_is_that_of_a_bootstrap():
     random = np.random.default_rng(0)
     first, second = (random.random((3, 400)) < rate for rate in (0.8, 0.7))
     values = [module._Values((hits.mean(axis=0),)) for hits in (first, second)]
-    found = interval(*values)
+    result = interval(*values)
     apart = first.mean(axis=0) - second.mean(axis=0)
     drawn = apart[random.integers(0, 400, (4000, 400))].mean(axis=1)
     low, high = np.quantile(drawn, [0.025, 0.975])
-    assert found.mean == pytest.approx(apart.mean())
-    assert (found.low, found.high) == pytest.approx((low, high), abs=0.004)
-    assert (found.count, found.over) == (400, "validation nodes")
+    assert result.mean == pytest.approx(apart.mean())
+    assert (result.low, result.high) == pytest.approx((low, high), abs=0.004)
+    assert (result.count, result.over) == (400, "validation nodes")
 
 
 def test_the_interval_of_roc_auc_is_that_of_a_bootstrap():
@@ -227,7 +227,7 @@ def test_the_interval_of_roc_auc_is_that_of_a_bootstrap():
     areas = [float(roc_auc(one, labels, valid)) for one in logits]
     assert [one.score for one in values] == pytest.approx(areas, abs=1e-6)
     assert [one.groups[1].mean() for one in values] == pytest.approx(areas, abs=1e-6)
-    found = interval(*values)
+    result = interval(*values)
     drawn = []
     for _ in range(1500):
         chosen = random.integers(0, 300, 300)
@@ -236,8 +236,8 @@ def test_the_interval_of_roc_auc_is_that_of_a_bootstrap():
         ]
         drawn.append(again[0] - again[1])
     low, high = np.quantile(drawn, [0.025, 0.975])
-    assert found.mean == pytest.approx(areas[0] - areas[1], abs=1e-6)
-    assert (found.low, found.high) == pytest.approx((low, high), abs=0.01)
+    assert result.mean == pytest.approx(areas[0] - areas[1], abs=1e-6)
+    assert (result.low, result.high) == pytest.approx((low, high), abs=0.01)
 
 
 def test_placements_match_a_loop():

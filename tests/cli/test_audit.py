@@ -37,10 +37,10 @@ def test_json_is_the_audit_and_nothing_else(hpgmn, graph_file):
 def test_json_of_a_trained_audit(hpgmn, graph_file):
     answer = hpgmn("audit", graph_file, "--json")
     assert answer.code == 0
-    found, own = json.loads(answer.out), audit(load(graph_file)).as_dict()
-    assert found["usefulness"].pop("seconds") > 0
+    result, own = json.loads(answer.out), audit(load(graph_file)).as_dict()
+    assert result["usefulness"].pop("seconds") > 0
     own["usefulness"].pop("seconds")
-    assert found == own
+    assert result == own
 
 
 def test_the_page_begins_with_the_findings_and_fits(hpgmn, graph_file):
@@ -49,21 +49,21 @@ def test_the_page_begins_with_the_findings_and_fits(hpgmn, graph_file):
     lines = answer.out.splitlines()
     assert all(len(line) <= 80 for line in lines)
     assert lines[0] == "small: 18 nodes, 49 directed edges, 5 attributes, 3 classes"
-    found = audit(load(graph_file))
-    assert found.usefulness is not None
+    result = audit(load(graph_file))
+    assert result.usefulness is not None
     counts = [
-        sum(one.severity == severity for one in found.findings)
+        sum(one.severity == severity for one in result.findings)
         for severity in ("defect", "warning")
     ]
     assert lines[2].startswith("Findings (split 0): ")
     assert [int(word.split()[0]) for word in lines[2].partition(": ")[2].split(",")][:2] == counts
     text = " ".join(answer.out.split())
-    for one in found.findings:
+    for one in result.findings:
         assert " ".join(f"{one.message} → {one.remedy.render(cli=True)}".split()) in text
-    for one in found.usefulness.contributions:
+    for one in result.usefulness.contributions:
         assert f" {100 * one.score:.1f} " in text
-    assert f"adjusted {found.homophily.adjusted:.3f}" in text
-    degrees = found.structure.out_degrees
+    assert f"adjusted {result.homophily.adjusted:.3f}" in text
+    degrees = result.structure.out_degrees
     assert f" out {degrees.least} {degrees.median:g} {degrees.most} {degrees.without} " in text
 
 
@@ -105,9 +105,9 @@ def test_columns_are_counted_and_a_draw_is_said(hpgmn, small_graph, tmp_path, mo
     x = np.column_stack([small_graph.x, np.zeros((18, 2)), np.ones(18)])
     graph = Graph(x, small_graph.edge_index, small_graph.y)
     write_graph(graph, tmp_path / "columns.npz")
-    found = audit(load(tmp_path / "columns.npz"), training=False).columns
+    result = audit(load(tmp_path / "columns.npz"), training=False).columns
     text = " ".join(hpgmn("audit", tmp_path / "columns.npz", "--no-training").out.split())
-    assert f"determine the label 8 2 1 {len(found.giveaways)} Each column alone, on 15 " in text
+    assert f"determine the label 8 2 1 {len(result.giveaways)} Each column alone, on 15 " in text
     monkeypatch.setattr(measures, "MOST_VALUES", 80)
     monkeypatch.setattr(measures, "FEWEST_NODES", 5)
     text = " ".join(hpgmn("audit", tmp_path / "columns.npz", "--no-training").out.split())

@@ -17,9 +17,9 @@ import torch
 
 import hpgmn
 from hpgmn.base.errors import HPGMNError
-from hpgmn.engines import Share, Task, TaskResult
+from hpgmn.engines import ENGINES, RateLimiter, Share, Task, TaskResult
 from hpgmn.engines import processes as local
-from hpgmn.engines.processes import LocalEngine, PipeChannel, work
+from hpgmn.engines.processes import LocalEngine, PipeChannel, run_safely, work
 
 SOURCE = Path(hpgmn.__file__).parents[1]
 
@@ -330,3 +330,41 @@ def test_a_process_that_ends_by_itself_is_told():
     words = local._Worker.describe_exit(worker)  # type: ignore[arg-type]
     assert words == "Its process ended with exit code 3. Retry with fewer workers."
     local._Worker.send(worker, "nothing")  # type: ignore[arg-type]  # a closed line: no error
+
+
+def test_a_task_has_the_whole_machine_unless_it_is_said():
+    assert Share() == Share(threads=1, memory=1.0)
+    assert Task("a", print, 1).shared is None
+
+
+def test_the_end_of_a_task_is_good_unless_it_is_said():
+    ended = TaskResult("a", 3)
+    assert (ended.reason, ended.trace, ended.is_lost) == ("", "", False)
+
+
+def test_this_machine_is_the_first_engine():
+    assert ENGINES == ("local", "ray")
+
+
+def test_a_task_gives_a_value_or_a_reason():
+    def divides(argument, shared, line):
+        if shared < 0:
+            raise HPGMNError("Too small.")
+        return argument / shared
+
+    assert run_safely(divides, 6, 2, None) == (3.0, "", "")
+    assert run_safely(divides, 6, -1, None) == (None, "Too small.", "")
+    value, reason, trace = run_safely(divides, 6, 0, None)
+    assert (value, reason) == (None, "ZeroDivisionError: division by zero")
+    assert trace.startswith("Traceback")
+
+
+def test_progress_is_told_seldom(monkeypatch):
+    now = 100.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    is_time = RateLimiter(0.5)
+    assert [is_time(), is_time()] == [True, False]
+    now += 0.4
+    assert not is_time()
+    now += 0.2
+    assert [is_time(), is_time()] == [True, False]

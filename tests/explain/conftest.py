@@ -44,14 +44,14 @@ def fit():
 def predicted():
     """What prediction answers: probabilities averaged over seeds, then sharpened or softened."""
 
-    def found(saved, graph):
+    def mean_probabilities(saved, graph):
         mean = saved.logits(graph).double().softmax(dim=-1).mean(dim=0).numpy()
         [temperature] = set(saved.mean_temperatures)
         assert abs(temperature - 1) > 0.05, "a temperature that would not be missed"
         powers = mean ** (1 / temperature)
         return np.asarray(powers / powers.sum(axis=1, keepdims=True))
 
-    return found
+    return mean_probabilities
 
 
 @pytest.fixture

@@ -84,16 +84,16 @@ def test_the_text_of_a_node():
 
 def test_the_summary_names_reasons_and_the_train_label():
     assert "its own attributes (+0.30)" in FOUND.summary
-    found = replace(FOUND, label="staff", statistics={"attributes": -0.2})
-    assert "its own attributes" not in found.summary
-    assert "Train label: 'staff'." in found.summary
+    result = replace(FOUND, label="staff", statistics={"attributes": -0.2})
+    assert "its own attributes" not in result.summary
+    assert "Train label: 'staff'." in result.summary
 
 
 def test_a_node_of_which_little_is_known():
-    found = replace(
+    result = replace(
         FOUND, statistics={}, patterns=(), neighbors=(), without=None, turning=None, notes=()
     )
-    assert str(found) == "Node 17: 'student' (87 %)."
+    assert str(result) == "Node 17: 'student' (87 %)."
 
 
 def test_the_same_sentence_is_not_said_twice():
@@ -176,8 +176,8 @@ def test_only_the_most_used_patterns_are_printed():
 
 
 def test_a_model_of_which_little_is_known():
-    found = ModelExplanation("mlp", {}, 0, (), (), (), (), ())
-    assert str(found) == "Model mlp."
+    result = ModelExplanation("mlp", {}, 0, (), (), (), (), ())
+    assert str(result) == "Model mlp."
 
 
 def test_fewer_neighbours_that_change_the_class_come_first():

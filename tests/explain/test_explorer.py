@@ -35,16 +35,16 @@ def test_every_node_has_the_numbers_of_its_explanation(named_graph, fit):
     assert names == list(named_graph.class_names)
     turned = 0
     for place, row in enumerate(content["nodes"]):
-        found = explain_node(saved, named_graph, ids[place])
+        result = explain_node(saved, named_graph, ids[place])
         number = int(ids[place].removeprefix("account-"))
         assert getattr(split, row["role"])[number]
         assert row["label"] == named_graph.y[number]
-        assert names[row["prediction"]] == found.prediction
-        assert row["probabilities"] == pytest.approx(list(found.probabilities.values()), abs=1e-5)
+        assert names[row["prediction"]] == result.prediction
+        assert row["probabilities"] == pytest.approx(list(result.probabilities.values()), abs=1e-5)
         shares = {name: row["shares"][k] for k, (name, _) in enumerate(content["statistics"])}
-        assert shares == pytest.approx(found.statistics, abs=1e-5)
-        assert row["baseline"] == pytest.approx(found.baseline, abs=1e-5)
-        for [k, attention], own in zip(row["patterns"], found.patterns, strict=True):
+        assert shares == pytest.approx(result.statistics, abs=1e-5)
+        assert row["baseline"] == pytest.approx(result.baseline, abs=1e-5)
+        for [k, attention], own in zip(row["patterns"], result.patterns, strict=True):
             pattern = content["patterns"][k]
             assert k == own.number
             assert attention == pytest.approx(own.attention, abs=1e-5)
@@ -55,15 +55,15 @@ def test_every_node_has_the_numbers_of_its_explanation(named_graph, fit):
                 near = pattern["neighborhood"][mode]
                 assert near == pytest.approx(list(every.values()), abs=1e-5)
 
-        assert row["degree"] == len(found.neighbors)
-        assert [ids[u] for u in row["neighbors"]] == [one.node for one in found.neighbors]
-        assert row["support"] == pytest.approx([one.support for one in found.neighbors], abs=1e-5)
-        for u, one in zip(row["neighbors"], found.neighbors, strict=True):
+        assert row["degree"] == len(result.neighbors)
+        assert [ids[u] for u in row["neighbors"]] == [one.node for one in result.neighbors]
+        assert row["support"] == pytest.approx([one.support for one in result.neighbors], abs=1e-5)
+        for u, one in zip(row["neighbors"], result.neighbors, strict=True):
             taken = content["counts_as"][u]
             assert (names[taken] if taken >= 0 else None) == one.counts_as
             assert bool(content["is_known"][u]) == one.is_known
         for key in ("without", "turning"):
-            own, changed = getattr(found, key), row[key]
+            own, changed = getattr(result, key), row[key]
             assert (own is None) == (changed is None)
             if own is not None:
                 turned += key == "turning"
@@ -71,7 +71,7 @@ def test_every_node_has_the_numbers_of_its_explanation(named_graph, fit):
                 assert names[changed["prediction"]] == own.prediction
                 chance = own.probabilities[own.prediction]
                 assert changed["probability"] == pytest.approx(chance, abs=1e-5)
-        assert set(found.notes) == {*content["notes"], *row["notes"]}
+        assert set(result.notes) == {*content["notes"], *row["notes"]}
     assert turned
 
 
@@ -94,10 +94,10 @@ def test_a_model_without_statistics_has_probabilities_and_neighbours(small_graph
     assert content["statistics"] == content["patterns"] == []
     assert any("reads no local statistics" in note for note in content["notes"])
     for place, row in enumerate(content["nodes"]):
-        found = explain_node(saved, small_graph, content["ids"][place])
-        assert row["probabilities"] == pytest.approx(list(found.probabilities.values()), abs=1e-5)
+        result = explain_node(saved, small_graph, content["ids"][place])
+        assert row["probabilities"] == pytest.approx(list(result.probabilities.values()), abs=1e-5)
         near = {content["ids"][u] for u in row["neighbors"]}
-        assert near == {one.node for one in found.neighbors}
+        assert near == {one.node for one in result.neighbors}
         assert not {"shares", "support", "patterns", "turning"} & set(row)
 
 

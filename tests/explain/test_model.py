@@ -23,40 +23,40 @@ from hpgmn.graph import Array, Graph
 
 def test_a_model_is_explained_by_all_its_nodes(named_graph, fit, statistic_shares):
     saved = fit(named_graph, seeds=2)
-    found = explain_model(saved, named_graph, candidates=4)
+    result = explain_model(saved, named_graph, candidates=4)
     opened = open_replicas(saved, named_graph)
     chances = mean_probabilities(opened)
     every = statistic_shares(opened, np.arange(18), chances.argmax(axis=1))
     sizes = {name: np.mean([abs(own[name]) for own in every]) for name in every[0]}
-    assert found.statistics == pytest.approx(sizes)
-    assert list(found.statistics) == sorted(sizes, key=lambda name: -sizes[name])
-    assert found.sampled == 18
+    assert result.statistics == pytest.approx(sizes)
+    assert list(result.statistics) == sorted(sizes, key=lambda name: -sizes[name])
+    assert result.sampled == 18
 
     patterns = describe_patterns(opened[0], chances)
     order = np.argsort(-patterns.usage, kind="stable").tolist()
-    assert [one.number for one in found.patterns] == order
-    assert sum(one.attention for one in found.patterns) == pytest.approx(1, abs=1e-5)
-    for one in found.patterns:
+    assert [one.number for one in result.patterns] == order
+    assert sum(one.attention for one in result.patterns) == pytest.approx(1, abs=1e-5)
+    for one in result.patterns:
         profile = dict(zip(named_graph.class_names, patterns.profile[one.number], strict=True))
         assert one.classes == pytest.approx(profile)
-    assert found.unused == tuple(patterns.unused)
-    assert found.redundant == tuple(tuple(group) for group in patterns.redundant())
+    assert result.unused == tuple(patterns.unused)
+    assert result.redundant == tuple(tuple(group) for group in patterns.redundant())
 
     outside = np.flatnonzero(~named_graph.split(0).train)
     degrees = np.diff(named_graph.adjacency("undirected").indptr)
     queries = opened[0].queries(outside).numpy()
     expected = label_next(chances, degrees, queries, outside, 4)
-    assert [one.node for one in found.label_next] == [f"account-{v}" for v in expected]
-    assert [one.degree for one in found.label_next] == degrees[expected].tolist()
+    assert [one.node for one in result.label_next] == [f"account-{v}" for v in expected]
+    assert [one.degree for one in result.label_next] == degrees[expected].tolist()
     unsure = entropy(chances)[expected]
-    assert [one.entropy for one in found.label_next] == pytest.approx(unsure)
-    assert any("mean of 2 seeds" in note for note in found.notes)
+    assert [one.entropy for one in result.label_next] == pytest.approx(unsure)
+    assert any("mean of 2 seeds" in note for note in result.notes)
 
 
 def test_a_sample_is_drawn_where_asked_for(small_graph, fit):
-    found = explain_model(fit(small_graph), small_graph, sample=5)
-    assert found.sampled == 5
-    assert found.statistics != explain_model(fit(small_graph), small_graph).statistics
+    result = explain_model(fit(small_graph), small_graph, sample=5)
+    assert result.sampled == 5
+    assert result.statistics != explain_model(fit(small_graph), small_graph).statistics
 
 
 def test_nodes_without_a_label_are_wanted_first(small_graph, fit):
@@ -73,19 +73,19 @@ def test_nodes_without_a_label_are_wanted_first(small_graph, fit):
         val_mask=split.val,
         test_mask=np.zeros(18, bool),
     )
-    found = explain_model(fit(graph), graph, candidates=18)
-    assert {int(one.node) for one in found.label_next} == set(test.tolist())
+    result = explain_model(fit(graph), graph, candidates=18)
+    assert {int(one.node) for one in result.label_next} == set(test.tolist())
 
 
 @pytest.mark.parametrize("model", ["gcn", "hpgmn-appnp"])
 def test_other_models_tell_what_they_can(small_graph, fit, model):
-    found = explain_model(fit(small_graph, model), small_graph)
-    assert found.statistics == {}
-    assert found.sampled == 0
-    assert (len(found.patterns) > 0) == (model != "gcn")
-    assert len(found.label_next) == 10
-    assert any(note.startswith(f"{model} reads no local statistics") for note in found.notes)
-    assert str(found).startswith(f"Model {model}.")
+    result = explain_model(fit(small_graph, model), small_graph)
+    assert result.statistics == {}
+    assert result.sampled == 0
+    assert (len(result.patterns) > 0) == (model != "gcn")
+    assert len(result.label_next) == 10
+    assert any(note.startswith(f"{model} reads no local statistics") for note in result.notes)
+    assert str(result).startswith(f"Model {model}.")
 
 
 def test_nothing_is_wanted_where_every_node_was_trained_on(small_graph, fit):
@@ -102,12 +102,12 @@ def by_svd(rows):
 @pytest.mark.parametrize("shape", [(30, 5), (6, 40), (2, 2), (7, 7)])
 def test_axes_are_those_of_the_singular_value_decomposition(shape):
     rows = np.random.default_rng(1).normal(size=shape) * np.arange(1, shape[1] + 1)
-    found = principal_axes(rows)
+    result = principal_axes(rows)
     if shape[0] == 2:  # two points differ in one direction
-        assert not found[:, 1].any()
-        np.testing.assert_allclose(found[:, 0], by_svd(rows)[:, 0], atol=1e-8)
+        assert not result[:, 1].any()
+        np.testing.assert_allclose(result[:, 0], by_svd(rows)[:, 0], atol=1e-8)
     else:
-        np.testing.assert_allclose(found, by_svd(rows), atol=1e-8)
+        np.testing.assert_allclose(result, by_svd(rows), atol=1e-8)
 
 
 @pytest.mark.parametrize("rows", [np.ones((4, 3)), np.ones((1, 3)), np.ones((3, 1))])
@@ -155,7 +155,7 @@ def test_the_overview_contains_the_explanation(named_graph, fit):
 def test_map_places_queries_and_patterns_in_one_plane(small_graph, fit, memory_dim):
     [opened] = open_replicas(fit(small_graph, memory_dim=memory_dim), small_graph)
     chances = mean_probabilities([opened])
-    found = memory_map(opened, chances)
+    result = memory_map(opened, chances)
     queries = opened.queries(np.arange(18)).double().numpy()
     head = memory_head(opened.stage.model)
     assert head is not None
@@ -163,38 +163,38 @@ def test_map_places_queries_and_patterns_in_one_plane(small_graph, fit, memory_d
     patterns = head.memory.patterns[0].detach().double().numpy()
     axes = by_svd(queries)
     singular = np.linalg.svd(queries - queries.mean(axis=0))[1] ** 2
-    np.testing.assert_allclose(found["node_variance"], singular[:2] / singular.sum(), rtol=1e-6)
+    np.testing.assert_allclose(result["node_variance"], singular[:2] / singular.sum(), rtol=1e-6)
     places = (queries - queries.mean(axis=0)) @ axes
-    np.testing.assert_allclose(found["nodes"], places, rtol=1e-3, atol=1e-5)
+    np.testing.assert_allclose(result["nodes"], places, rtol=1e-3, atol=1e-5)
     ours = (patterns - patterns.mean(axis=0)) @ axes
-    np.testing.assert_allclose(found["patterns"], ours, rtol=1e-3, atol=1e-5)
-    assert found["classes"] == chances.argmax(axis=1).tolist()
+    np.testing.assert_allclose(result["patterns"], ours, rtol=1e-3, atol=1e-5)
+    assert result["classes"] == chances.argmax(axis=1).tolist()
     apart = patterns - patterns.mean(axis=0)
     share = [sum((apart @ axes[:, i]) ** 2) / (apart**2).sum() for i in (0, 1)]
-    np.testing.assert_allclose(found["pattern_variance"], share, rtol=1e-5)
+    np.testing.assert_allclose(result["pattern_variance"], share, rtol=1e-5)
 
 
 def test_large_graphs_are_sampled(small_graph, fit):
     [opened] = open_replicas(fit(small_graph), small_graph)
     chances = mean_probabilities([opened])
-    found = memory_map(opened, chances, shown=7)
+    result = memory_map(opened, chances, shown=7)
     nodes = sorted(np.random.default_rng(0).choice(18, 7, replace=False).tolist())
-    assert found["classes"] == chances[nodes].argmax(axis=1).tolist()
-    assert (len(found["nodes"]), found["all_nodes"]) == (7, 18)
+    assert result["classes"] == chances[nodes].argmax(axis=1).tolist()
+    assert (len(result["nodes"]), result["all_nodes"]) == (7, 18)
 
 
 @pytest.mark.parametrize(("model", "changes"), [("gcn", {}), ("hpgmn", {"memory": False})])
 def test_what_a_model_has_not_is_left_out(small_graph, fit, model, changes):
     saved = fit(small_graph, model, **changes)
-    found = model_overview(open_replicas(saved, small_graph), saved.class_names)
-    assert found["map"] is None
-    assert found["patterns"] == ()
-    assert bool(found["statistics_by_class"]) == (model == "hpgmn")
+    result = model_overview(open_replicas(saved, small_graph), saved.class_names)
+    assert result["map"] is None
+    assert result["patterns"] == ()
+    assert bool(result["statistics_by_class"]) == (model == "hpgmn")
 
 
 def test_entropy_of_even_and_certain_rows():
-    found = entropy(np.array([[0.25] * 4, [1, 0, 0, 0]]))
-    assert found == pytest.approx([math.log(4), 0], abs=1e-9)
+    result = entropy(np.array([[0.25] * 4, [1, 0, 0, 0]]))
+    assert result == pytest.approx([math.log(4), 0], abs=1e-9)
 
 
 def test_the_unsure_node_of_high_degree_comes_first():
@@ -215,7 +215,7 @@ def test_every_choice_is_the_best_of_its_step():
     chances = random.dirichlet(np.ones(3), size=20)
     degrees, queries = random.integers(0, 9, 20), random.normal(size=(12, 2))
     candidates = np.arange(4, 16)
-    found = label_next(chances, degrees, queries, candidates, 5)
+    result = label_next(chances, degrees, queries, candidates, 5)
     chosen: list[int] = []
     for _ in range(5):
         gains = {}
@@ -226,7 +226,7 @@ def test_every_choice_is_the_best_of_its_step():
             near = [math.dist(queries[place], queries[other - 4]) for other in chosen]
             gains[node] = unsure * (1 + math.log(1 + degrees[node])) * min(near, default=1)
         chosen.append(max(gains, key=gains.__getitem__))
-    assert found == chosen
+    assert result == chosen
 
 
 def test_no_more_than_there_are():

@@ -102,17 +102,17 @@ def test_support_is_the_probability_with_minus_without(small_graph, fit, seeds):
     for node in (0, 4, 9):
         whole = recomputed_mean(opened, node, [])
         label = int(whole.argmax())
-        found = neighbor_support(opened, node, label, most=2)
-        assert sorted(found.neighbors.tolist()) == neighbors_of(opened, node).tolist()
+        result = neighbor_support(opened, node, label, most=2)
+        assert sorted(result.neighbors.tolist()) == neighbors_of(opened, node).tolist()
         expected = [
-            whole[label] - recomputed_mean(opened, node, [u])[label] for u in found.neighbors
+            whole[label] - recomputed_mean(opened, node, [u])[label] for u in result.neighbors
         ]
-        np.testing.assert_allclose(found.support, expected, atol=1e-5)
-        assert (np.diff(found.support) <= 0).all()
-        assert found.removed == min(2, (found.support > 0).sum())
-        together = recomputed_mean(opened, node, found.neighbors[: found.removed].tolist())
-        np.testing.assert_allclose(found.without, together, atol=1e-5)
-        assert (found.approximate, found.left_out) == (0, 0)
+        np.testing.assert_allclose(result.support, expected, atol=1e-5)
+        assert (np.diff(result.support) <= 0).all()
+        assert result.removed == min(2, (result.support > 0).sum())
+        together = recomputed_mean(opened, node, result.neighbors[: result.removed].tolist())
+        np.testing.assert_allclose(result.without, together, atol=1e-5)
+        assert (result.approximate, result.left_out) == (0, 0)
 
 
 def test_a_neighbour_that_gives_the_class_away_supports_it(fit):
@@ -131,9 +131,9 @@ def test_a_neighbour_that_gives_the_class_away_supports_it(fit):
     saved = fit(graph, neighbors="out", statistics=("adjacency",), epochs=60, num_patterns=3)
     opened = open_replicas(saved, graph)
     for node in (34, 35):
-        found = neighbor_support(opened, node, node % 2)
-        assert found.neighbors[0] == node % 2
-        assert found.support[0] > 0.2
+        result = neighbor_support(opened, node, node % 2)
+        assert result.neighbors[0] == node % 2
+        assert result.support[0] > 0.2
         wrong = neighbor_support(opened, node, 1 - node % 2)
         assert wrong.neighbors[-1] == node % 2
         assert wrong.support[-1] < -0.2
@@ -145,8 +145,8 @@ def test_without_no_neighbour_soft_counts_keep_the_predicted_probabilities(small
     opened = open_replicas(saved, small_graph)
     no_neighbor = [np.array([], dtype=np.int64)]
     for node in range(small_graph.num_nodes):
-        found = probabilities_without(opened, node, no_neighbor)[0]
-        np.testing.assert_allclose(found, mean_probabilities(opened)[node], atol=1e-6)
+        result = probabilities_without(opened, node, no_neighbor)[0]
+        np.testing.assert_allclose(result, mean_probabilities(opened)[node], atol=1e-6)
 
 
 def test_blocks_do_not_change_the_answer(small_graph, fit, monkeypatch):
@@ -166,14 +166,14 @@ def test_of_many_neighbours_only_the_strongest_are_exact(small_graph, fit, monke
     rough = dict(zip(near.tolist(), (kept[0] - kept[1:]).tolist(), strict=True))
     monkeypatch.setattr(module, "EXACT_UP_TO", 2)
     monkeypatch.setattr(module, "EXACT_FIRST", 2)
-    found = neighbor_support(opened, 4, 1)
+    result = neighbor_support(opened, 4, 1)
     strongest = sorted(rough, key=lambda u: -rough[u])[:2]
     wanted = {u: expected[u] if u in strongest else rough[u] for u in rough}
-    assert dict(zip(found.neighbors.tolist(), found.support.tolist(), strict=True)) == (
+    assert dict(zip(result.neighbors.tolist(), result.support.tolist(), strict=True)) == (
         pytest.approx(wanted, abs=1e-6)
     )
-    assert found.approximate == len(near) - 2
-    assert (np.diff(found.support) <= 0).all()
+    assert result.approximate == len(near) - 2
+    assert (np.diff(result.support) <= 0).all()
     without_diffusion = open_replicas(fit(small_graph), small_graph)
     assert neighbor_support(without_diffusion, 4, 1).approximate == 0
 
@@ -182,14 +182,14 @@ def test_of_many_neighbours_only_the_strongest_are_exact(small_graph, fit, monke
 def test_other_models_are_asked_again_without_the_edge(named_graph, fit, predicted, model):
     saved = fit(named_graph, model, seeds=2)
     opened = open_replicas(saved, named_graph)
-    found = neighbor_support(opened, 4, 1, most=1)
+    result = neighbor_support(opened, 4, 1, most=1)
 
     def asked(gone):  # node ids keep the columns of a changed graph
         return np.asarray(predicted(saved, graph_without(named_graph, 4, gone))[4])
 
     whole = asked(np.array([], np.int64))[1]
-    expected = [whole - asked(np.array([u]))[1] for u in found.neighbors]
-    np.testing.assert_allclose(found.support, expected, atol=1e-6)
+    expected = [whole - asked(np.array([u]))[1] for u in result.neighbors]
+    np.testing.assert_allclose(result.support, expected, atol=1e-6)
 
 
 def test_other_models_without_node_ids_are_asked_again_too(small_graph, fit):
@@ -201,8 +201,8 @@ def test_other_models_are_asked_about_some_neighbours_only(small_graph, fit, mon
     opened = open_replicas(fit(small_graph, "gcn"), small_graph)
     count = neighbors_of(opened, 4).size
     monkeypatch.setattr(module, "RERUNS", 2)
-    found = neighbor_support(opened, 4, 1)
-    assert (found.neighbors.size, found.left_out) == (2, count - 2)
+    result = neighbor_support(opened, 4, 1)
+    assert (result.neighbors.size, result.left_out) == (2, count - 2)
 
 
 # The turning point.
@@ -224,10 +224,10 @@ def tried(monkeypatch, opened, turns_at, support):
 
 def test_the_fewest_neighbours_that_change_the_class(small_graph, fit, monkeypatch):
     opened = open_replicas(fit(small_graph), small_graph)
-    found, sizes = tried(monkeypatch, opened, 10, [0.1] * 30)
-    assert found is not None
-    assert found[0].tolist() == list(range(100, 110))
-    assert found[1].tolist() == [0.2, 0.8]
+    result, sizes = tried(monkeypatch, opened, 10, [0.1] * 30)
+    assert result is not None
+    assert result[0].tolist() == list(range(100, 110))
+    assert result[1].tolist() == [0.2, 0.8]
     assert sizes == list(range(1, 17))
     stays, sizes = tried(monkeypatch, opened, 4, [0.1, 0.1, 0.0, -0.1])
     assert stays is None
@@ -236,8 +236,8 @@ def test_the_fewest_neighbours_that_change_the_class(small_graph, fit, monkeypat
 
 def test_other_models_are_asked_about_the_named_ones_only(small_graph, fit, monkeypatch):
     opened = open_replicas(fit(small_graph, "gcn"), small_graph)
-    found, sizes = tried(monkeypatch, opened, 3, [0.1] * 5)
-    assert found is None
+    result, sizes = tried(monkeypatch, opened, 3, [0.1] * 5)
+    assert result is None
     assert sizes == [1, 2]
 
 
@@ -254,7 +254,7 @@ def test_replicas_share_their_diffusion_rows(small_graph, fit, monkeypatch):
         return row(opened, name, adjacency, node)
 
     monkeypatch.setattr(module, "diffusion_row", counted)
-    found = probabilities_without(opened, 4, sets)
+    result = probabilities_without(opened, 4, sets)
     assert walks == [4, 4]  # one for each set
     [temperature] = set(saved.mean_temperatures)
     powers = np.mean(
@@ -264,16 +264,16 @@ def test_replicas_share_their_diffusion_rows(small_graph, fit, monkeypatch):
         ],
         axis=0,
     ) ** (1 / temperature)
-    np.testing.assert_allclose(found, powers / powers.sum(axis=1, keepdims=True), atol=1e-6)
+    np.testing.assert_allclose(result, powers / powers.sum(axis=1, keepdims=True), atol=1e-6)
 
 
 def test_effects_are_falls_of_the_predicted_class(small_graph, fit):
     opened = open_replicas(fit(small_graph), small_graph)
     chances = mean_probabilities(opened)
-    found = removal_effects(opened, count=8, least=3, most=2, seed=1)
-    assert found.nodes.size == 8
-    assert len(set(found.nodes.tolist())) == 8
-    for node, named in zip(found.nodes.tolist(), found.named, strict=True):
+    result = removal_effects(opened, count=8, least=3, most=2, seed=1)
+    assert result.nodes.size == 8
+    assert len(set(result.nodes.tolist())) == 8
+    for node, named in zip(result.nodes.tolist(), result.named, strict=True):
         assert neighbors_of(opened, node).size >= 3
         label = int(chances[node].argmax())
         support = neighbor_support(opened, node, label, most=2)
@@ -281,42 +281,42 @@ def test_effects_are_falls_of_the_predicted_class(small_graph, fit):
         without = probabilities_without(opened, node, [gone])[0, label]
         assert named == pytest.approx(chances[node, label] - without, abs=1e-6)
     again = removal_effects(opened, count=8, least=3, most=2, seed=1)
-    np.testing.assert_array_equal(again.drawn, found.drawn)
+    np.testing.assert_array_equal(again.drawn, result.drawn)
 
 
 def test_removing_all_neighbours_is_the_same_for_named_and_drawn(small_graph, fit):
     opened = open_replicas(fit(small_graph), small_graph)
-    found = removal_effects(opened, count=18, least=1, most=99)
+    result = removal_effects(opened, count=18, least=1, most=99)
     chances = mean_probabilities(opened)
     equal = 0
-    for place, node in enumerate(found.nodes.tolist()):
+    for place, node in enumerate(result.nodes.tolist()):
         support = neighbor_support(opened, node, int(chances[node].argmax()), most=99)
         if support.removed == support.neighbors.size:
             equal += 1
-            assert found.named[place] == pytest.approx(found.drawn[place], abs=1e-6)
+            assert result.named[place] == pytest.approx(result.drawn[place], abs=1e-6)
     assert equal > 0
-    assert found.nodes.size == 17  # node 17 has no neighbour
+    assert result.nodes.size == 17  # node 17 has no neighbour
 
 
 def test_difference_and_its_error_are_paired():
-    found = RemovalEffects(np.arange(4), np.array([4.0, 2, 3, 3]), np.array([1.0, 1, 0, 2]))
-    assert found.difference == pytest.approx(2)
-    assert found.standard_error == pytest.approx(np.std([3, 1, 3, 1], ddof=1) / 2)
+    result = RemovalEffects(np.arange(4), np.array([4.0, 2, 3, 3]), np.array([1.0, 1, 0, 2]))
+    assert result.difference == pytest.approx(2)
+    assert result.standard_error == pytest.approx(np.std([3, 1, 3, 1], ddof=1) / 2)
 
 
 def check(model, graph):
-    found = removal_effects(open_replicas(model.saved_, graph), count=200, least=3)
-    assert found.nodes.size == 200
-    assert found.difference > 4 * found.standard_error
-    return found
+    result = removal_effects(open_replicas(model.saved_, graph), count=200, least=3)
+    assert result.nodes.size == 200
+    assert result.difference > 4 * result.standard_error
+    return result
 
 
 @pytest.mark.slow
 def test_named_neighbours_matter_on_the_built_in_graph():
     graph = trading_network(seed=0).graph
     model = HPGMNClassifier(seed=0, epochs=40, num_patterns=10).fit(graph)
-    found = check(model, graph)
-    assert found.named.mean() > 0.03
+    result = check(model, graph)
+    assert result.named.mean() > 0.03
 
 
 @pytest.mark.slow
@@ -326,8 +326,8 @@ def test_named_neighbours_matter_on_chameleon(data_dir, monkeypatch):
     model = HPGMNClassifier(
         seed=0, neighbors="out", epochs=30, estimator_epochs=20, num_patterns=20, lr=0.02
     )
-    found = check(model.fit(graph), graph)
-    assert found.named.mean() > 0.1
+    result = check(model.fit(graph), graph)
+    assert result.named.mean() > 0.1
 
 
 # Statistics of one node without neighbours.
@@ -347,8 +347,8 @@ def compare(opened, columns=None, tolerance=1e-5):
         for place, gone in enumerate(sets):
             rows, expected = recomputed(opened, node, gone, columns)
             for name, row in rows.items():
-                found = inputs[name].rows(torch.tensor([place]))[0]
-                torch.testing.assert_close(found, row, atol=tolerance, rtol=tolerance)
+                result = inputs[name].rows(torch.tensor([place]))[0]
+                torch.testing.assert_close(result, row, atol=tolerance, rtol=tolerance)
             torch.testing.assert_close(
                 logits[place].softmax(dim=-1), expected.softmax(dim=-1), atol=1e-5, rtol=0
             )

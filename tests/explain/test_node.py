@@ -22,49 +22,49 @@ def test_an_explanation_is_made_of_its_parts(named_graph, fit, predicted, statis
     names = named_graph.class_names
     turned_somewhere = 0
     for place in (0, 3, 4, 8):
-        found = explain_node(saved, named_graph, f"account-{place}", most=2)
+        result = explain_node(saved, named_graph, f"account-{place}", most=2)
         label = int(expected[place].argmax())
-        assert found.node == f"account-{place}"
-        assert found.prediction == names[label]
-        assert list(found.probabilities.values()) == pytest.approx(expected[place], abs=1e-6)
-        assert found.label == (names[named_graph.y[place]] if train[place] else None)
+        assert result.node == f"account-{place}"
+        assert result.prediction == names[label]
+        assert list(result.probabilities.values()) == pytest.approx(expected[place], abs=1e-6)
+        assert result.label == (names[named_graph.y[place]] if train[place] else None)
         [shares] = statistic_shares(opened, [place], [label])
-        assert found.statistics == pytest.approx(shares)
-        assert list(found.statistics.values()) == sorted(shares.values(), reverse=True)
-        assert found.baseline is not None
-        full = found.baseline + sum(found.statistics.values())
+        assert result.statistics == pytest.approx(shares)
+        assert list(result.statistics.values()) == sorted(shares.values(), reverse=True)
+        assert result.baseline is not None
+        full = result.baseline + sum(result.statistics.values())
         assert full == pytest.approx(np.log(expected[place, label]), abs=1e-5)
 
         support = neighbor_support(opened, place, label, most=2)
-        assert [one.node for one in found.neighbors] == [f"account-{u}" for u in support.neighbors]
-        assert [one.support for one in found.neighbors] == pytest.approx(support.support)
-        for one, u in zip(found.neighbors, support.neighbors, strict=True):
+        assert [one.node for one in result.neighbors] == [f"account-{u}" for u in support.neighbors]
+        assert [one.support for one in result.neighbors] == pytest.approx(support.support)
+        for one, u in zip(result.neighbors, support.neighbors, strict=True):
             assert one.is_known == train[u]
             if one.is_known:
                 assert one.counts_as == names[named_graph.y[u]]
-        assert found.without is not None
-        assert len(found.without.neighbors) == support.removed
-        without = list(found.without.probabilities.values())
+        assert result.without is not None
+        assert len(result.without.neighbors) == support.removed
+        without = list(result.without.probabilities.values())
         assert without == pytest.approx(support.without)
-        assert found.without.prediction == names[int(support.without.argmax())]
+        assert result.without.prediction == names[int(support.without.argmax())]
         turned = turning_point(opened, place, label, support)
-        assert (found.turning is None) == (turned is None)
+        assert (result.turning is None) == (turned is None)
         if turned is not None:
             turned_somewhere += 1
-            assert found.turning is not None
-            assert found.turning.neighbors == tuple(f"account-{u}" for u in turned[0])
-            assert found.turning.prediction == names[int(turned[1].argmax())]
+            assert result.turning is not None
+            assert result.turning.neighbors == tuple(f"account-{u}" for u in turned[0])
+            assert result.turning.prediction == names[int(turned[1].argmax())]
 
         attention = opened[0].attention
         assert attention is not None
         own = attention[place].numpy()
-        assert [one.number for one in found.patterns] == np.argsort(-own)[:3].tolist()
-        assert [one.attention for one in found.patterns] == pytest.approx(np.sort(own)[::-1][:3])
-        for one in found.patterns:
+        assert [one.number for one in result.patterns] == np.argsort(-own)[:3].tolist()
+        assert [one.attention for one in result.patterns] == pytest.approx(np.sort(own)[::-1][:3])
+        for one in result.patterns:
             first = int(attention[:, one.number].argmax())
             assert one.typical_nodes[0] == f"account-{first}"
     assert turned_somewhere
-    assert any("mean of 2 seeds" in note and "seed 0" in note for note in found.notes)
+    assert any("mean of 2 seeds" in note and "seed 0" in note for note in result.notes)
 
 
 def test_the_label_is_that_of_training_whatever_is_predicted(named_graph, fit, predicted):
@@ -73,8 +73,8 @@ def test_the_label_is_that_of_training_whatever_is_predicted(named_graph, fit, p
     wrong = np.flatnonzero(named_graph.split(0).train & (labels != named_graph.y))
     assert wrong.size
     for place in wrong:
-        found = explain_node(saved, named_graph, f"account-{place}")
-        assert found.label == names[named_graph.y[place]] != found.prediction
+        result = explain_node(saved, named_graph, f"account-{place}")
+        assert result.label == names[named_graph.y[place]] != result.prediction
 
 
 def test_positions_serve_where_there_are_no_ids(small_graph, fit):
@@ -107,36 +107,36 @@ def test_a_wrong_id_is_refused_with_similar_ones(named_graph, monkeypatch):
 
 
 def test_a_node_without_neighbours(small_graph, fit):
-    found = explain_node(fit(small_graph), small_graph, 17)
-    assert (found.neighbors, found.without, found.turning) == ((), None, None)
-    assert "The node has no neighbours." in found.notes
+    result = explain_node(fit(small_graph), small_graph, 17)
+    assert (result.neighbors, result.without, result.turning) == ((), None, None)
+    assert "The node has no neighbours." in result.notes
 
 
 def test_a_model_of_attributes_alone(small_graph, fit):
-    found = explain_node(fit(small_graph, statistics=("attributes",)), small_graph, 4)
-    assert {one.support for one in found.neighbors} == {0.0}
-    assert any("attributes only" in note for note in found.notes)
-    assert found.without is None
+    result = explain_node(fit(small_graph, statistics=("attributes",)), small_graph, 4)
+    assert {one.support for one in result.neighbors} == {0.0}
+    assert any("attributes only" in note for note in result.notes)
+    assert result.without is None
 
 
 def test_a_neighbour_of_unknown_class(small_graph, fit):
-    found = explain_node(fit(small_graph, label_confidence=1.0), small_graph, 4)
+    result = explain_node(fit(small_graph, label_confidence=1.0), small_graph, 4)
     train = small_graph.split(0).train
-    for one in found.neighbors:
+    for one in result.neighbors:
         assert (one.counts_as is None) == (not train[int(one.node)])
 
 
 @pytest.mark.parametrize(("model", "patterns"), [("hpgmn-gcn", 3), ("gcn", 0)])
 def test_other_models_say_what_they_cannot_tell(small_graph, fit, model, patterns):
     saved = fit(small_graph, model)
-    found = explain_node(saved, small_graph, 4)
-    assert found.statistics == {}
-    assert found.baseline is None
-    assert len(found.patterns) == patterns
-    assert found.neighbors
-    assert any(note.startswith(f"{model} reads no local statistics") for note in found.notes)
-    assert any("no memory" in note for note in found.notes) == (patterns == 0)
-    assert any("the model run again" in note for note in found.notes)
+    result = explain_node(saved, small_graph, 4)
+    assert result.statistics == {}
+    assert result.baseline is None
+    assert len(result.patterns) == patterns
+    assert result.neighbors
+    assert any(note.startswith(f"{model} reads no local statistics") for note in result.notes)
+    assert any("no memory" in note for note in result.notes) == (patterns == 0)
+    assert any("the model run again" in note for note in result.notes)
 
 
 def test_what_was_left_out_is_said(small_graph, fit, monkeypatch):
@@ -151,8 +151,8 @@ def test_what_was_left_out_is_said(small_graph, fit, monkeypatch):
 def test_nodes_of_another_graph(named_graph, fit, predicted):
     saved = fit(named_graph, statistics=("attributes", "class_counts"))
     other = Graph(named_graph.x[:6] + 0.1, [[0, 1, 2], [1, 2, 5]], node_ids=list("uvwxyz"))
-    found = explain_node(saved, other, "w")
-    assert [one.node for one in found.neighbors] in (["v", "z"], ["z", "v"])
+    result = explain_node(saved, other, "w")
+    assert [one.node for one in result.neighbors] in (["v", "z"], ["z", "v"])
     expected = predicted(saved, other)[2]
-    assert list(found.probabilities.values()) == pytest.approx(expected, abs=1e-6)
-    assert list(found.probabilities) == ["student", "faculty", "staff"]
+    assert list(result.probabilities.values()) == pytest.approx(expected, abs=1e-6)
+    assert list(result.probabilities) == ["student", "faculty", "staff"]

@@ -67,8 +67,8 @@ def _classified(head, query):
         patterns = head.memory.patterns[0]
         joined = torch.cat([query, (query @ patterns.T).softmax(dim=1) @ patterns], dim=1)
     [layer] = head.classify.layers
-    found: torch.Tensor = joined.relu() @ layer.weight[0] + layer.bias[0]
-    return found
+    result: torch.Tensor = joined.relu() @ layer.weight[0] + layer.bias[0]
+    return result
 
 
 def test_queries_are_mapped_where_the_memory_is_narrower(small_graph, fit):
@@ -139,9 +139,9 @@ def over_orders(values):
 @pytest.mark.parametrize("count", [1, 2, 3, 5])
 def test_values_are_means_over_orders(count):
     values = np.random.default_rng(count).normal(size=2**count)
-    found = shapley_values(values)
-    np.testing.assert_allclose(found, over_orders(values), atol=1e-12)
-    assert found.sum() == pytest.approx(values[-1] - values[0], abs=1e-12)
+    result = shapley_values(values)
+    np.testing.assert_allclose(result, over_orders(values), atol=1e-12)
+    assert result.sum() == pytest.approx(values[-1] - values[0], abs=1e-12)
 
 
 def test_directions_are_one_player_and_means_over_neighbours_their_own(small_graph, fit):
@@ -157,7 +157,7 @@ def test_subsets_replace_encodings_by_the_mean_of_the_train_nodes(small_graph, f
     opened = open_replicas(saved, small_graph)
     node, label = 7, 2
     assert abs(saved.mean_temperatures[0] - 1) > 0.05
-    found = subset_values(opened, np.array([3, node]), np.array([0, label]))[1]
+    result = subset_values(opened, np.array([3, node]), np.array([0, label]))[1]
     train = torch.from_numpy(np.flatnonzero(small_graph.split(0).train))
     for subset in range(8):
         chances = []
@@ -173,7 +173,7 @@ def test_subsets_replace_encodings_by_the_mean_of_the_train_nodes(small_graph, f
                 chances.append(one.module.head(query[None, None]).logits[0, 0].softmax(dim=0))
         powers = torch.stack(chances).mean(dim=0) ** (1 / saved.mean_temperatures[0])
         expected = (powers[label] / powers.sum()).log()
-        assert found[subset] == pytest.approx(float(expected), abs=1e-5)
+        assert result[subset] == pytest.approx(float(expected), abs=1e-5)
 
 
 def test_the_numbers_of_one_node_are_held_at_a_time(small_graph, fit, monkeypatch):
@@ -235,46 +235,46 @@ def test_descriptions_are_weighted_means_over_nodes(small_graph, fit, model):
     changes = {"neighbors": "both"} if model == "hpgmn" else {}
     opened = open_replicas(fit(small_graph, model, **changes), small_graph)[0]
     chances = mean_probabilities([opened])
-    found = describe_patterns(opened, chances)
+    result = describe_patterns(opened, chances)
     assert opened.attention is not None
     attention = opened.attention.numpy()
     train = small_graph.split(0).train
-    assert list(found.neighborhood) == (["out", "in"] if model == "hpgmn" else ["undirected"])
+    assert list(result.neighborhood) == (["out", "in"] if model == "hpgmn" else ["undirected"])
     for pattern in range(attention.shape[1]):
         mean = attention[:, pattern].mean()
         profile = np.zeros(3)
-        around = {mode: np.zeros(3) for mode in found.neighborhood}
+        around = {mode: np.zeros(3) for mode in result.neighborhood}
         for node in range(18):
             weight = max(attention[node, pattern] - mean, 0)
             profile += weight * (np.eye(3)[small_graph.y[node]] if train[node] else chances[node])
             for mode, total in around.items():
                 for other in np.flatnonzero(small_graph.adjacency(mode).toarray()[node]):
                     total[opened.labels[other]] += weight
-        assert found.usage[pattern] == pytest.approx(mean, abs=1e-6)
-        np.testing.assert_allclose(found.profile[pattern], profile / profile.sum(), atol=1e-5)
+        assert result.usage[pattern] == pytest.approx(mean, abs=1e-6)
+        np.testing.assert_allclose(result.profile[pattern], profile / profile.sum(), atol=1e-5)
         for mode, total in around.items():
             expected = total / total.sum()
-            np.testing.assert_allclose(found.neighborhood[mode][pattern], expected, atol=1e-5)
+            np.testing.assert_allclose(result.neighborhood[mode][pattern], expected, atol=1e-5)
     first = attention[:, 0]
-    assert found.typical_nodes(0, 2).tolist() == sorted(range(18), key=lambda v: -first[v])[:2]
+    assert result.typical_nodes(0, 2).tolist() == sorted(range(18), key=lambda v: -first[v])[:2]
 
 
 def test_patterns_that_the_same_nodes_attend_to_are_redundant():
     random = np.random.default_rng(0)
     base = random.random((50, 3)) ** 4
     attention = np.column_stack([base, 0.5 * base[:, 1], base[:, 1] * random.uniform(0.9, 1.1, 50)])
-    found = made(attention / attention.sum(axis=1, keepdims=True))
-    assert found.redundant() == [[1, 3, 4]]
-    assert found.unused == []
+    result = made(attention / attention.sum(axis=1, keepdims=True))
+    assert result.redundant() == [[1, 3, 4]]
+    assert result.unused == []
 
 
 def test_patterns_of_no_attention_are_unused_and_not_redundant():
     attention = np.full((10, 4), [0.5, 0.48, 0.01, 0.01])
     attention[:5, 0] = 0.1
     attention[5:, 1] = 0.1
-    found = made(attention / attention.sum(axis=1, keepdims=True))
-    assert found.unused == [2, 3]
-    assert found.redundant() == []
+    result = made(attention / attention.sum(axis=1, keepdims=True))
+    assert result.unused == [2, 3]
+    assert result.redundant() == []
 
 
 def test_nearly_even_attention_is_not_redundant_by_itself():
@@ -289,9 +289,9 @@ def test_attention_that_all_nodes_pay_alike_is_not_redundant():
     attention[:, 0] += random.uniform(-0.05, 0.05, 40)
     attention[:, 1] = 0.5 - attention[:, 0]
     rounded = attention + 1e-8 * np.array([[1], [-1]] * 20)  # as single precision does
-    found = made(rounded / rounded.sum(axis=1, keepdims=True))
-    assert found.redundant() == []
-    assert found.unused == []
+    result = made(rounded / rounded.sum(axis=1, keepdims=True))
+    assert result.redundant() == []
+    assert result.unused == []
 
 
 def test_groups_are_not_chained():
@@ -301,10 +301,10 @@ def test_groups_are_not_chained():
     plane = np.linalg.qr(plane - plane.mean(axis=0))[0]
     steps = np.deg2rad(15 * np.arange(6))  # the cosine of 15 degrees is 0.966, of 30 0.866
     columns = np.cos(steps) * plane[:, :1] + np.sin(steps) * plane[:, 1:]
-    found = made(1 / 6 + 0.05 * columns)
-    close = np.corrcoef(found.attention.T)
+    result = made(1 / 6 + 0.05 * columns)
+    close = np.corrcoef(result.attention.T)
     assert close[0, 1] > 0.95 > close[0, 2]
-    groups = found.redundant()
+    groups = result.redundant()
     assert sum(len(group) for group in groups) == 6
     assert groups == sorted(groups)
     for group in groups:
@@ -315,8 +315,8 @@ def test_attention_alike_for_all_nodes_describes_nothing(small_graph, fit):
     opened = open_replicas(fit(small_graph), small_graph)[0]
     assert opened.attention is not None
     opened.attention.fill_(0.25)
-    found = describe_patterns(opened, mean_probabilities([opened]))
-    np.testing.assert_array_equal(found.profile, 0)
+    result = describe_patterns(opened, mean_probabilities([opened]))
+    np.testing.assert_array_equal(result.profile, 0)
 
 
 @pytest.fixture(scope="module")
@@ -340,15 +340,15 @@ def test_the_planted_patterns_are_found_back(planted):
     """
     graph, model = planted
     opened = open_replicas(model.saved_, graph)
-    found = describe_patterns(opened[0], mean_probabilities(opened))
+    result = describe_patterns(opened[0], mean_probabilities(opened))
     rows = class_pattern(5, homophily=0.0, noise=0.2)
     for label in range(5):
-        mostly = np.flatnonzero(found.profile[:, label] >= 0.75)
+        mostly = np.flatnonzero(result.profile[:, label] >= 0.75)
         assert mostly.size, f"no pattern for class {label}"
-        best = mostly[found.usage[mostly].argmax()]
-        assert best not in found.unused
+        best = mostly[result.usage[mostly].argmax()]
+        assert best not in result.unused
         for mode, mixes in (("out", rows), ("in", rows.T)):
-            far = [distance(found.neighborhood[mode][best], mix) for mix in mixes]
+            far = [distance(result.neighborhood[mode][best], mix) for mix in mixes]
             assert int(np.argmin(far)) == label
             assert far[label] < 0.2
             assert min(other for place, other in enumerate(far) if place != label) > 0.3
@@ -362,5 +362,5 @@ def test_patterns_of_an_untrained_memory_are_not_found_back(planted):
     assert attention is not None
     order = np.random.default_rng(0).permutation(graph.num_nodes)
     attention.copy_(attention[order])
-    found = describe_patterns(opened[0], mean_probabilities(opened))
-    assert found.profile[found.usage.argmax()].max() < 0.4
+    result = describe_patterns(opened[0], mean_probabilities(opened))
+    assert result.profile[result.usage.argmax()].max() < 0.4

@@ -1,18 +1,18 @@
 """The frame of a page, its parts and number formats."""
 
 import math
+import re
 from typing import Any
 
 import numpy as np
 import pytest
 
 from hpgmn.report.rendering import (
-    Cell,
     ReportData,
-    Table,
-    decimals,
     environment,
+    facts,
     finite_mean,
+    format_number,
     mapping,
     number,
     render_page,
@@ -66,7 +66,7 @@ def test_every_macro_escapes_its_arguments():
     macros: Any = environment().get_template("macros.html.j2").module
     evil = "<script>alert('1')</script> & \"so\""
     for markup in (
-        macros.table(Table(evil, [evil, evil], [[evil, Cell(evil, evil, is_strong=True)]])),
+        macros.table(evil, [evil, evil], [[evil, macros.noted(evil, evil)]]),
         macros.tiles([(evil, evil, evil)]),
         macros.panel(evil, wide=evil),
     ):
@@ -77,17 +77,35 @@ def test_every_macro_escapes_its_arguments():
 
 def test_table_heads_rows_and_columns():
     macros: Any = environment().get_template("macros.html.j2").module
-    rows = [["1", "2", "3"], ["4", "5", "6"]]
-    markup = macros.table(Table("cap", ["a", "b", "c"], rows, foot=True))
+    markup = macros.table("cap", ["a", "b", "c"], [["1", "2", "3"]], ["4", "5", "6"])
     assert "<caption>cap</caption>" in markup
     assert markup.count('scope="col"') == 3
     assert markup.count('scope="row"') == 2
     assert '<tfoot><tr><th scope="row">4</th><td>5</td><td>6</td></tr></tfoot>' in markup
 
 
+def test_a_block_turns_items_into_rows():
+    template = environment().from_string(
+        '{% import "macros.html.j2" as m %}'
+        '{% call(n) m.table("cap", ["n", "share"], [1, 2000], 3) %}'
+        "{{ m.row([n | number, (n / 8) | percent(1)]) }}{% endcall %}"
+    )
+    cells = re.findall("<t[hd](?: [^>]*)?>(.*?)</t[hd]>", template.render())
+    assert cells == ["n", "share", "1", "12.5%", "2,000", "25000.0%", "3", "37.5%"]
+
+
 def test_missing_values_are_dashes():
     missing = np.array([np.nan, np.inf])
-    assert decimals(float("nan")) == value_range(missing, "{:g}") == "–"
+    assert format_number(None, ".3f") == value_range(missing, "{:g}") == "–"
     assert np.isnan(finite_mean(missing))
     values = np.array([1.0, np.nan, 3.0])
     assert (value_range(values, "{:g}"), finite_mean(values)) == ("1 to 3", 2)
+
+
+def test_facts_of_any_type_become_rows():
+    content = {"num_nodes": 1234, "homophily": {"edge": 0.1234, "node": float("nan")}, "x": None}
+    assert facts(content) == [
+        ("Nodes", "1,234"),
+        ("Homophily, edge", "0.123"),
+        ("Homophily, node", "–"),
+    ]

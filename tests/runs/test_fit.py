@@ -25,9 +25,10 @@ from hpgmn.runs.fit import fit_run, make_monitor
 from hpgmn.runs.folder import prepare_folder, write_config
 from hpgmn.runs.outputs import read_metrics, roles
 from hpgmn.runs.spec import RunSpec
-from hpgmn.training.checkpoint import read_seconds, read_tensors, write_tensors
+from hpgmn.training.checkpoint import read_tensors, write_tensors
 from hpgmn.training.replicas import Fitted, Progress
 from hpgmn.training.saved import SavedModel
+from hpgmn.training.state import read_seconds
 
 TINY = HPGMNSettings(
     hidden_dim=4,

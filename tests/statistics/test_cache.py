@@ -159,20 +159,27 @@ def test_a_key_is_the_same_in_another_process():
 
 
 def test_changed_code_is_noticed(tmp_path):
-    inner = tmp_path / "statistics"
-    inner.mkdir()
-    (tmp_path / "base").mkdir()
-    files = [inner / "push.py", inner / "sketch.py", tmp_path / "base" / "sparse.py"]
-    found = {cache._code_digest(inner)}
+    files = [tmp_path / "statistics" / name for name in ("diffusion.py", "push.py")]
+    files += [tmp_path / "base" / name for name in cache._HELPERS]
     for path in files:
+        path.parent.mkdir(exist_ok=True)
         path.write_text("a = 1\n")
-        found.add(cache._code_digest(inner))
+    found = {cache._code_digest(tmp_path)}
     for path in files:
         path.write_text("a = 2\n")
-        found.add(cache._code_digest(inner))
-    assert len(found) == 7
-    (tmp_path / "graph.py").write_text("no part of it")
-    assert cache._code_digest(inner) in found
+        found.add(cache._code_digest(tmp_path))
+    assert len(found) == len(files) + 1
+    (tmp_path / "base" / "errors.py").write_text("no part of it")
+    assert cache._code_digest(tmp_path) in found
+
+
+def test_a_helper_that_was_renamed_is_an_error(tmp_path):
+    assert all((SOURCE / "hpgmn" / "base" / name).is_file() for name in cache._HELPERS)
+    for path in ("statistics/push.py", "base/sparse.py"):
+        (tmp_path / path).parent.mkdir(exist_ok=True)
+        (tmp_path / path).write_text("a = 1\n")
+    with pytest.raises(FileNotFoundError, match="randomness"):
+        cache._code_digest(tmp_path)
 
 
 def test_kinds_of_processors_are_told_apart_and_their_clocks_are_not(tmp_path):

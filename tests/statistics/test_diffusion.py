@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hpgmn.base.randomness import signs
 from hpgmn.base.sparse import SparseMatrix, transition
 from hpgmn.graph import Graph
-from hpgmn.statistics import diffusion
+from hpgmn.statistics import StatisticsSettings, diffusion
 from hpgmn.statistics.diffusion import (
     DenseDiffusion,
     ImplicitDiffusion,
@@ -86,9 +86,19 @@ def shaped(rows, self_entry, unit_length):
     return rows
 
 
+def settings_of(kind="ppr", *, self_entry=True, unit_length=False, **parameters):
+    names = {"tolerance": "diffusion_tolerance", "dim": "diffusion_dim"}
+    return StatisticsSettings(
+        diffusion=kind,
+        diffusion_self_entry=self_entry,
+        diffusion_scaling="unit" if unit_length else "raw",
+        **{names.get(name, name): value for name, value in parameters.items()},
+    )
+
+
 def dense_diffusion(matrix, kind, **choices):
     """The dense form as a whole matrix."""
-    statistic = DenseDiffusion(dense_arrays(matrix, kind, **choices))
+    statistic = DenseDiffusion(dense_arrays(matrix, settings_of(kind, **choices)))
     return statistic.rows(torch.arange(matrix.shape[0])).numpy()
 
 
@@ -120,7 +130,7 @@ def test_symmetric_transition_does_not_grow(adjacency, self_loop):
 
 @given(st.floats(0.01, 0.99), st.sampled_from([0.1, 1e-3, 1e-6, 1e-12]))
 def test_ppr_coefficients_are_the_formula_cut_at_the_tolerance(teleport, tolerance):
-    theta = coefficients("ppr", teleport=teleport, tolerance=tolerance)
+    theta = coefficients(settings_of("ppr", teleport=teleport, tolerance=tolerance))
     assert theta == pytest.approx([teleport * (1 - teleport) ** k for k in range(len(theta))])
     rest = (1 - teleport) ** len(theta)
     assert rest <= tolerance * (1 + 1e-9)
@@ -131,7 +141,7 @@ def test_ppr_coefficients_are_the_formula_cut_at_the_tolerance(teleport, toleran
 
 @given(st.floats(0.01, 50), st.sampled_from([0.1, 1e-3, 1e-6, 1e-12]))
 def test_heat_coefficients_are_the_formula_cut_at_the_tolerance(heat_time, tolerance):
-    theta = coefficients("heat", heat_time=heat_time, tolerance=tolerance)
+    theta = coefficients(settings_of("heat", heat_time=heat_time, tolerance=tolerance))
     expected = [
         math.exp(k * math.log(heat_time) - heat_time - math.lgamma(k + 1))
         for k in range(len(theta))
@@ -147,7 +157,7 @@ def test_what_the_series_leaves_out_is_below_the_tolerance(
     adjacency, normalization, kind, tolerance
 ):
     matrix = transition_by_loop(adjacency, normalization)
-    theta = coefficients(kind[0], **kind[1], tolerance=tolerance)
+    theta = coefficients(settings_of(kind[0], **kind[1], tolerance=tolerance))
     error = series(matrix, np.eye(len(matrix)), theta) - exact_diffusion(matrix, kind[0], **kind[1])
     norm = {"column": 1, "row": np.inf, "symmetric": 2}[normalization]
     assert np.linalg.norm(error, norm) <= tolerance * (1 + 1e-9)
@@ -199,9 +209,8 @@ def test_both_forms_match_the_exact_answer_on_a_larger_graph(normalization, kind
     exact = exact_diffusion(transition_by_loop(adjacency, normalization), kind, **parameters)
     dense = dense_diffusion(matrix, kind, **parameters)
     np.testing.assert_allclose(dense, exact, atol=5e-6)
-    theta = coefficients(kind, **parameters)
     weight = torch.eye(60).unsqueeze(0)
-    implicit = ImplicitDiffusion(matrix, theta).times(weight)[0].numpy()
+    implicit = ImplicitDiffusion(matrix, settings_of(kind, **parameters)).times(weight)[0].numpy()
     np.testing.assert_allclose(implicit, exact, atol=5e-6)
 
 
@@ -216,9 +225,9 @@ def test_implicit_diffusion_acts_like_the_exact_matrix(
 ):
     found = ImplicitDiffusion(
         transition(adjacency, normalization, self_loop),
-        coefficients(kind[0], **kind[1], tolerance=1e-7),
-        self_entry=self_entry,
-        unit_length=unit_length,
+        settings_of(
+            kind[0], **kind[1], tolerance=1e-7, self_entry=self_entry, unit_length=unit_length
+        ),
     )
     matrix = transition_by_loop(adjacency, normalization, self_loop)
     expected = shaped(exact_diffusion(matrix, kind[0], **kind[1]), self_entry, unit_length)
@@ -236,10 +245,7 @@ def test_dense_diffusion_acts_like_the_exact_matrix(
 ):
     arrays = dense_arrays(
         transition(adjacency, normalization, self_loop),
-        kind[0],
-        self_entry=self_entry,
-        unit_length=unit_length,
-        **kind[1],
+        settings_of(kind[0], self_entry=self_entry, unit_length=unit_length, **kind[1]),
     )
     found = DenseDiffusion(arrays)
     matrix = transition_by_loop(adjacency, normalization, self_loop)
@@ -249,7 +255,7 @@ def test_dense_diffusion_acts_like_the_exact_matrix(
 
 def test_columns_of_nodes_that_nothing_leads_to_are_not_stored():
     star = sp.csr_array(np.array([[0, 0, 0], [1, 0, 0], [1, 0, 0]], dtype=np.float32))
-    found = DenseDiffusion(dense_arrays(transition(star, "row"), "ppr", teleport=0.5))
+    found = DenseDiffusion(dense_arrays(transition(star, "row"), settings_of(teleport=0.5)))
     assert found.inner.tolist() == [0]
     assert found.dense.matrix.shape == (3, 1)
     expected = [[0.5, 0, 0], [0.25, 0.5, 0], [0.25, 0, 0.5]]
@@ -277,7 +283,7 @@ def test_a_node_that_leads_nowhere_has_a_zero_implicit_row_without_its_self_entr
     normalization, self_loop
 ):
     matrix = transition(random_adjacency(60), normalization, self_loop)
-    found = ImplicitDiffusion(matrix, coefficients("ppr"), self_entry=False, unit_length=True)
+    found = ImplicitDiffusion(matrix, settings_of(self_entry=False, unit_length=True))
     assert not found.times(torch.eye(60).unsqueeze(0))[0, ::7].any()
     assert not found.rows(torch.arange(0, 60, 7)).any()
     assert found.rows(torch.arange(1, 60, 7)).any(dim=1).all()
@@ -288,9 +294,7 @@ def test_small_entries_survive_beside_a_large_self_entry():
     graph = Graph(np.ones((3, 1)), [[0, 1], [2, 2]], edge_weight=[1.0, 1e5])
     found = ImplicitDiffusion(
         transition(graph.adjacency("out"), "column"),
-        coefficients("ppr"),
-        self_entry=False,
-        unit_length=True,
+        settings_of(self_entry=False, unit_length=True),
     )
     weight = torch.randn(1, 3, 4, generator=torch.Generator().manual_seed(0))
     torch.testing.assert_close(found.times(weight)[0, 0], weight[0, 2], rtol=1e-5, atol=1e-6)
@@ -304,7 +308,7 @@ def test_the_size_of_blocks_does_not_matter(monkeypatch, block):
     matrix = transition(adjacency, "row")
     exact = exact_diffusion(transition_by_loop(adjacency, "row"), "heat")
     np.testing.assert_allclose(dense_diffusion(matrix, "heat"), exact, atol=5e-6)
-    implicit = ImplicitDiffusion(matrix, coefficients("heat"), self_entry=False, unit_length=True)
+    implicit = ImplicitDiffusion(matrix, settings_of("heat", self_entry=False, unit_length=True))
     found = implicit.times(torch.eye(10).unsqueeze(0))[0]
     np.testing.assert_allclose(found, shaped(exact, False, True), rtol=1e-4, atol=1e-5)
 
@@ -318,7 +322,7 @@ def test_ppr_of_a_known_graph_has_known_values():
 
 def test_a_lost_replica_does_not_spoil_the_diffusion_of_others():
     for matrix in (random_adjacency(10), sp.csr_array((10, 10), dtype=np.float32)):
-        implicit = ImplicitDiffusion(transition(matrix, "column"), coefficients("ppr"))
+        implicit = ImplicitDiffusion(transition(matrix, "column"), settings_of())
         weight = torch.ones(2, 10, 3)
         weight[1] = float("nan")
         assert implicit.times(weight)[0].isfinite().all()
@@ -372,7 +376,7 @@ def test_the_sketch_is_the_product_with_the_directions(
     self_entry, unit_length, graph, normalization, kind, self_loop, dim
 ):
     matrix = transition(graph.adjacency("out"), normalization, self_loop)
-    theta, omega = coefficients(kind), directions(graph, dim)
+    theta, omega = coefficients(settings_of(kind)), directions(graph, dim)
     expected = exact_series(matrix, theta)
     if not self_entry:
         np.fill_diagonal(expected, 0)
@@ -385,11 +389,8 @@ def test_the_sketch_is_the_product_with_the_directions(
         expected = np.divide(expected, lengths, out=np.zeros_like(expected), where=lengths > 1e-12)
     found = sketch(
         SparseMatrix(matrix),
-        theta,
         node_keys(graph),
-        dim,
-        self_entry=self_entry,
-        unit_length=unit_length,
+        settings_of(kind, dim=dim, self_entry=self_entry, unit_length=unit_length),
     )
     assert (found.dtype, found.shape) == (torch.float32, (graph.num_nodes, dim))
     np.testing.assert_allclose(found.numpy(), expected, rtol=1e-4, atol=2e-6)
@@ -402,7 +403,7 @@ def test_a_node_that_leads_nowhere_has_a_zero_row_without_its_self_entry(normali
     graph = random_graph(60)
     matrix = SparseMatrix(transition(graph.adjacency("out"), normalization, self_loop))
     found = sketch(
-        matrix, coefficients("ppr"), node_keys(graph), 32, self_entry=False, unit_length=True
+        matrix, node_keys(graph), settings_of(dim=32, self_entry=False, unit_length=True)
     )
     assert not found[::7].any()
     lengths = torch.linalg.vector_norm(found[1::7], dim=1)
@@ -414,22 +415,22 @@ def test_a_node_that_leads_nowhere_has_a_zero_row_without_its_self_entry(normali
 def test_blocks_do_not_change_a_sketch(monkeypatch, block, self_entry):
     graph = random_graph(50)
     matrix = SparseMatrix(transition(graph.adjacency("out"), "column"))
-    arguments = (matrix, coefficients("ppr"), node_keys(graph), 90)
-    whole = sketch(*arguments, self_entry=self_entry)
+    arguments = (matrix, node_keys(graph), settings_of(dim=90, self_entry=self_entry))
+    whole = sketch(*arguments)
     monkeypatch.setattr(diffusion, "SKETCH_BLOCK", block)
-    torch.testing.assert_close(sketch(*arguments, self_entry=self_entry), whole)
+    torch.testing.assert_close(sketch(*arguments), whole)
 
 
 def test_inner_products_come_nearer_with_the_columns():
     """The error of one inner product is that of a mean over d columns: it halves with four d."""
     graph = random_graph(400)
     matrix = transition(graph.adjacency("out"), "column")
-    theta = coefficients("ppr")
+    theta = coefficients(settings_of("ppr"))
     exact = exact_series(matrix, theta)
     gram = exact @ exact.T
     errors = []
     for dim in (32, 128, 512):
-        found = sketch(SparseMatrix(matrix), theta, node_keys(graph), dim).numpy()
+        found = sketch(SparseMatrix(matrix), node_keys(graph), settings_of(dim=dim)).numpy()
         errors.append(np.linalg.norm(found @ found.T - gram) / np.linalg.norm(gram))
     assert errors[1] == pytest.approx(errors[0] / 2, rel=0.2)
     assert errors[2] == pytest.approx(errors[1] / 2, rel=0.2)
@@ -438,12 +439,13 @@ def test_inner_products_come_nearer_with_the_columns():
 def test_without_self_entries_inner_products_are_those_of_the_rest():
     graph = random_graph(400)
     matrix = transition(graph.adjacency("out"), "column")
-    theta = coefficients("ppr")
+    theta = coefficients(settings_of("ppr"))
     rest = exact_series(matrix, theta)
     np.fill_diagonal(rest, 0)
     gram = rest @ rest.T
     exact = rest @ directions(graph, 256)
-    found = sketch(SparseMatrix(matrix), theta, node_keys(graph), 256, self_entry=False).numpy()
+    settings = settings_of(dim=256, self_entry=False)
+    found = sketch(SparseMatrix(matrix), node_keys(graph), settings).numpy()
     errors = [
         np.linalg.norm(each @ each.T - gram) / np.linalg.norm(gram) for each in (exact, found)
     ]
@@ -477,9 +479,8 @@ def test_added_nodes_leave_the_sketch_of_what_cannot_reach_them():
     old, new = (
         sketch(
             SparseMatrix(transition(each.adjacency("out"), "row")),
-            coefficients("ppr"),
             node_keys(each),
-            64,
+            settings_of(dim=64),
         )
         for each in (graph, larger)
     )

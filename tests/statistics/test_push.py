@@ -16,14 +16,30 @@ from hypothesis import strategies as st
 from hpgmn.base.errors import HPGMNError
 from hpgmn.base.sparse import transition
 from hpgmn.graph import Graph
-from hpgmn.statistics import push
-from hpgmn.statistics.push import largest_entries, prepare_push, worker_bytes
+from hpgmn.statistics import StatisticsSettings, push
+from hpgmn.statistics.push import prepare_push, worker_bytes
 
 SOURCE = Path(__file__).parents[2] / "src"
 NORMALIZATIONS = ("column", "row", "symmetric")
 kinds = st.sampled_from(
     [("ppr", {"teleport": 0.15}), ("ppr", {"teleport": 0.6}), ("heat", {"heat_time": 3.0})]
 )
+
+
+NAMES = {
+    "count": "diffusion_topk",
+    "threshold": "diffusion_threshold",
+    "self_entry": "diffusion_self_entry",
+    "tolerance": "diffusion_tolerance",
+}
+
+
+def largest_entries(matrix, kind="ppr", *, self_entry=True, **options):
+    """The largest entries, with some settings as short keywords."""
+    values = {"self_entry": self_entry, **options}
+    run = {name: values.pop(name) for name in ("threads", "progress", "nodes") if name in values}
+    named = {NAMES.get(name, name): value for name, value in values.items()}
+    return push.largest_entries(matrix, StatisticsSettings(diffusion=kind, **named), **run)
 
 
 @st.composite
@@ -205,8 +221,11 @@ def test_a_stop_in_progress_stops_the_work(monkeypatch):
 
 def test_too_many_entries_are_refused():
     matrix = sp.csr_array((50_000, 50_000), dtype=np.float32)
-    with pytest.raises(HPGMNError, match=r"exceed 32-bit indices.*diffusion_form=sketch"):
+    with pytest.raises(HPGMNError, match=r"50000 entries .* exceed 32-bit indices") as caught:
         largest_entries(matrix, count=50_000)
+    fewer, other = caught.value.remedy, caught.value.remedy.alternatives[0]
+    assert (fewer.setting, fewer.value) == ("diffusion_topk", 2**30 // 50_000)
+    assert (other.setting, other.value) == ("diffusion_form", "sketch")
 
 
 @pytest.mark.parametrize("kind", ["ppr", "heat"])

@@ -3,20 +3,19 @@
 import json
 import math
 import zlib
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
 from hpgmn.base.errors import GraphError, Remedy
-from hpgmn.tables.column_types import COLUMN_TYPES, HASHED, ONE_HOT, Column, Degree, days
+from hpgmn.tables.column_types import COLUMN_TYPES, HASHED, ONE_HOT, Column, Date, Degree
 from hpgmn.tables.preparation import fit
 from hpgmn.tables.sources import MemoryTable, open_table
 
 
 def memory_table(columns):
-    return MemoryTable(Path("nodes"), pa.table(columns), "nodes")
+    return MemoryTable(pa.table(columns), "nodes")
 
 
 class Fitted:
@@ -98,7 +97,8 @@ def test_dates_are_days():
     assert [column.mean for column in fitted.preparation.columns] == [2, 0.25]
     later = pa.array(["1970-01-07"]).cast(pa.date32())
     assert fitted.apply({"joined": later, "seen": pa.nulls(1)}) == [[2, 0]]
-    assert days(pa.array([None, 86_400_000]).cast(pa.timestamp("ms", "UTC")))[1] == 1
+    milliseconds = pa.array([None, 86_400_000]).cast(pa.timestamp("ms", "UTC"))
+    assert Date.read(None, "seen", milliseconds)[1] == 1
 
 
 @pytest.mark.parametrize(
@@ -158,7 +158,6 @@ def test_words_among_numbers_are_refused(tmp_path):
     with pytest.raises(GraphError, match="'age' holds 'old' in row 3 below the header") as caught:
         Fitted(open_table(tmp_path / "nodes.csv"))
     remedy = caught.value.remedy
-    assert remedy is not None
     assert [(other.option, other.value) for other in remedy.alternatives] == [
         ("categories", ["age"]),
         ("drop", ["age"]),
@@ -183,7 +182,6 @@ def test_truth_as_a_category_has_one_spelling():
     table = memory_table({"ok": ["TRUE", "false", None, "True"]})
     preparation, x = fit(table, ["ok"], ["ok"], lambda line: None)
     assert preparation.feature_names == ["ok=False", "ok=True", "ok is missing"]
-    assert x is not None
     assert x.tolist() == [[0, 1, 0], [1, 0, 0], [0, 0, 1], [0, 1, 0]]
 
 

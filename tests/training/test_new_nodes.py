@@ -90,7 +90,7 @@ def fitted(graph, settings, model="hpgmn"):
 
 def statistics_read(model, graph):
     """(N, width) of each statistic that the trained network is given."""
-    stage = model.entry.stages["main"](model.task(graph), model.done)
+    stage = model.entry.stages["main"](model.on_graph(graph).task, model.done)
     return {
         name: one.times(torch.eye(one.width)[None])[0].numpy() for name, one in stage.inputs.items()
     }

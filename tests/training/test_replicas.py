@@ -461,20 +461,16 @@ def test_a_resumed_training_keeps_the_batches_it_began_with(small_graph, tmp_pat
     assert verify_checksum(json.loads((tmp_path / "plan.json").read_text())) == plan
 
 
-@pytest.mark.parametrize(
-    "plan",
-    [[[7]], "x", None, 3, [], [[0, 1]], [[0, 1], [1]], [[0], [1], []], [0, 1], [[True], [0]]],
-)
 @pytest.mark.parametrize("form", ["sealed", "bare", "before"])
-def test_a_plan_that_is_no_partition_of_the_replicas_is_refused(small_graph, tmp_path, plan, form):
+def test_a_plan_without_the_checksum_of_its_form_is_refused(small_graph, tmp_path, form):
     """Bare: without the checksum that its form has; before: of the first form, which has none."""
-    content = {"format": 2, "identity": "me", "plan": plan}
+    content = {"format": 2, "identity": "me", "plan": [[0, 1]]}
     if form == "before":
         del content["format"]
     text = json.dumps(with_checksum(content) if form == "sealed" else content)
     (tmp_path / "plan.json").write_text(text)
     options = {"folder": tmp_path, "identity": "me"}
-    if plan == [[0, 1]] and form != "bare":
+    if form != "bare":
         fit(small_graph, mixed()[::3], **options)
         return
     with pytest.raises(HPGMNError, match=r"plan\.json is damaged or not an hpgmn file"):

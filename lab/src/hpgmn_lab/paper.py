@@ -113,11 +113,7 @@ def reached(graph: str, values: Sequence[float], published_mean: float) -> Verdi
 
     They do when our mean is at least as high, or when it is lower by at most the margin of the
     graph and the published mean is inside Student's 95 % interval of our mean.
-
-    Args:
-        graph: decides the margin.
-        values: independent runs in percent: with several splits, the seeds of each averaged.
-        published_mean: in percent.
+    The values are independent: with several splits, the seeds of each are averaged first.
 
     >>> reached("texas", [84.0, 85.0, 84.5], 85.1).is_reached
     True

@@ -49,9 +49,9 @@ def test_any_changed_bit_changes_the_digest(changed):
 
 
 def test_both_sides_alternate(call, here, monkeypatch):
-    order: list[bool] = []
+    order = []
 
-    def train_models(models, nodes, epochs, device, is_deterministic):  # type: ignore[no-untyped-def]
+    def train_models(models, nodes, epochs, device, is_deterministic):
         order.append(is_deterministic)
         assert (models, nodes, epochs) == (["mlp"], 200, 7)
         result = {"mlp": {"seconds": 3.0 if is_deterministic else 2.0, "bits": "b"}}

@@ -23,7 +23,6 @@ def test_the_folder_holds_the_trading_network_of_those_parameters(tmp_path):
     )
     assert graph.fingerprint == expected.fingerprint
     np.testing.assert_array_equal(graph.y, expected.y)
-    assert graph.splits is not None
     assert graph.splits.train[:, 0].mean() == pytest.approx(0.5, abs=0.02)
     assert facts["best_accuracy"] == best
 
@@ -53,7 +52,7 @@ def test_a_graph_is_generated_again_only_if_its_parameters_differ(tmp_path, here
 )
 def test_impossible_sizes_are_refused(changes, message):
     with pytest.raises(SettingError, match=message):
-        replace(SPEC, **changes)  # type: ignore[arg-type]
+        replace(SPEC, **changes)
 
 
 @pytest.mark.usefixtures("here")

@@ -18,4 +18,4 @@ def test_lists_of_numbers():
 @pytest.mark.parametrize(("parse", "text"), [(integers, "1.5"), (numbers, "x"), (numbers, "")])
 def test_other_text_is_refused(parse, text):
     with pytest.raises(SettingError, match="--option takes"):
-        parse("--option", text)  # type: ignore[operator]
+        parse("--option", text)

@@ -1,7 +1,6 @@
 """Peers: the same split and trials for all, the race to a score, and bars."""
 
 import importlib.util
-from typing import Any
 
 import pytest
 
@@ -14,7 +13,7 @@ FEW = ["hpgmn.estimator_epochs=1", "hpgmn.hidden_dim=8", "hpgmn.num_patterns=4"]
 
 
 def measure(call, **more):
-    options: dict[str, Any] = {
+    options = {
         "nodes": 200,
         "degree": 4.0,
         "attributes": 4,

@@ -164,7 +164,7 @@ def progress(stage, epoch, val, statistics):
 def test_time_is_divided_into_preparation_and_epochs(monkeypatch):
     now = [100.0]
     monkeypatch.setattr(time, "perf_counter", lambda: now[0])
-    reports: list[Progress] = []
+    reports = []
     clock = StageClock(reports.append)
     # at second …: stage, epoch, validation score, seconds of statistics so far
     for moment, stage, epoch, val, statistics in (

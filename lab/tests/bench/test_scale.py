@@ -68,9 +68,15 @@ def test_bytes_read_by_the_kinds_of_work():
     # Blocks of all edges of a range, 10,000, ask for 99.3 % of the nodes, and read all.
     memory = 8_000_000
     rows = 2 * 2_000 * (1 - math.exp(-5))
-    assert scale.means_bytes(JOB, 2, memory) == pytest.approx(80_000 + rows * (32 + 4), rel=0.01)
-    assert scale.round_bytes(JOB, 2, memory) == pytest.approx(160_000 + rows * 128, rel=0.01)
-    assert scale.counts_bytes(JOB, 2, memory) == pytest.approx(80_000 + rows * 4, rel=0.01)
+    assert scale.bytes_read(JOB, "class_means", 2, memory) == pytest.approx(
+        80_000 + rows * (32 + 4), rel=0.01
+    )
+    assert scale.bytes_read(JOB, "round", 2, memory) == pytest.approx(
+        160_000 + rows * 128, rel=0.01
+    )
+    assert scale.bytes_read(JOB, "class_counts", 2, memory) == pytest.approx(
+        80_000 + rows * 4, rel=0.01
+    )
 
 
 def test_a_plan_of_the_statistics(shards_record):
@@ -88,10 +94,10 @@ def test_a_plan_of_the_statistics(shards_record):
     means = by_name["class means, half precision"]
     assert means.core_seconds == pytest.approx(2 * 2 * 0.04)  # twice the edges and attributes
     assert means.bytes_written == 2_000 * 32
-    assert means.bytes_read == scale.means_bytes(JOB, 8, plan.memory)
+    assert means.bytes_read == scale.bytes_read(JOB, "class_means", 8, plan.memory)
     sketch = by_name["sketch, d = 32, 29 rounds"]
     assert sketch.core_seconds == pytest.approx(29 * 2 * 2 * 0.04)  # a round of 16 columns: 0.04
-    of_round = scale.round_bytes(JOB, 8, plan.memory)
+    of_round = scale.bytes_read(JOB, "round", 8, plan.memory)
     assert sketch.bytes_read == pytest.approx(28 * of_round + 160_000)  # the first reads T alone
     assert sketch.bytes_written == 29 * 2_000 * 128
     assert plan.hours == pytest.approx(sum(stage.hours for stage in plan.stages))
@@ -168,7 +174,7 @@ def test_enough_machines_for_a_night(shards_record):
 def test_tables_of_a_plan(shards_record, monkeypatch):
     rows = {row[0]: row[1:] for row in scale.formula_table(shards_record).rows}
     job = Job(1_000, 10_000, 4, 2, 16)
-    formula = scale.round_bytes(job, 8, MIB) / 1e6
+    formula = scale.bytes_read(job, "round", 8, MIB) / 1e6
     assert rows["one round of the sketch"] == ["1", f"{formula:,.0f}"]  # 0.6 MB, one of two
     facts = scale.plan_facts(shards_record, None)
     plan = scale.best_plan(shards_record, scale.JOB, scale.MACHINES)

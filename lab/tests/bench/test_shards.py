@@ -3,7 +3,6 @@
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -89,22 +88,6 @@ def test_fewer_train_nodes_have_the_same_rows(tmp_path):
 def test_a_training_that_fails_says_why(tmp_path):
     with pytest.raises(ProcessFailed, match=r"train-shards .* failed: .*shards"):
         shards.train(tmp_path / "none", tmp_path / "run", "cpu")
-
-
-def test_two_ranks_are_started_by_torchrun(tmp_path, monkeypatch):
-    from types import SimpleNamespace
-
-    called: list[Any] = []
-
-    def run(words, env, **_):
-        called.append((words[1:6], env["OMP_NUM_THREADS"]))
-        return SimpleNamespace(returncode=1, stderr="stopped here")
-
-    monkeypatch.setattr(shards.subprocess, "run", run)
-    with pytest.raises(ProcessFailed, match="stopped here"):
-        shards.train(tmp_path, tmp_path / "run", "cpu", ranks=2)
-    words = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    assert called == [(words, "1")]
 
 
 def test_what_a_record_says(shards_record):

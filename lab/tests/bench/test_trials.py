@@ -1,8 +1,5 @@
 """Trials: selected on validation, test labels read once, cut at the time limit."""
 
-import time
-from typing import Any
-
 import numpy as np
 import pytest
 import torch
@@ -13,7 +10,6 @@ from hpgmn.evaluation.scores import scores
 from hpgmn.graph import Graph
 from hpgmn.graph.files import write_graph
 from hpgmn.models import find_model
-from hpgmn.training.replicas import Progress
 from hpgmn_lab.bench import trials
 from hpgmn_lab.bench.process import fit_once
 from hpgmn_lab.bench.trials import Assignment, Trial, pyg_adjacency, pyg_fit, pyg_module, run_trials
@@ -21,7 +17,7 @@ from hpgmn_lab.bench.trials import Assignment, Trial, pyg_adjacency, pyg_fit, py
 pytest.importorskip("torch_geometric")
 pytestmark = pytest.mark.filterwarnings("ignore:Sparse")  # of torch's sparse matrices
 
-CANDIDATES: list[dict[str, Any]] = [
+CANDIDATES = [
     {"epochs": 4, "patience": 0, "hidden_dim": 4, "lr": 1e-9, "dropout": 0.0},
     {"epochs": 4, "patience": 0, "hidden_dim": 4, "lr": 0.1, "dropout": 0.0},
     {"epochs": 4, "patience": 0, "hidden_dim": 4, "lr": 1e-8, "dropout": 0.0},
@@ -35,14 +31,7 @@ def source(small_graph, tmp_path):
 
 
 def run(source, model, **changes):
-    options: dict[str, Any] = {
-        "split": 1,
-        "candidates": CANDIDATES,
-        "seed": 5,
-        "device": "cpu",
-        "limit": None,
-        "launched": time.time(),
-    }
+    options = {"split": 1, "candidates": CANDIDATES, "seed": 5, "device": "cpu", "limit": None}
     return run_trials(source, model=model, **options | changes)
 
 
@@ -148,7 +137,7 @@ def test_gcn_is_the_formula_on_the_neighbours(small_graph):
     scale = 1 / np.sqrt(looped.sum(axis=1))
     spread = torch.from_numpy(scale[:, None] * looped * scale).float()
     hidden = torch.from_numpy(small_graph.x)
-    for number, layer in enumerate(model.convs):  # type: ignore[arg-type]
+    for number, layer in enumerate(model.convs):
         hidden = spread @ hidden @ layer.lin.weight.T + layer.bias
         hidden = hidden.relu() if number == 0 else hidden
     adjacency = pyg_adjacency(small_graph, "out", as_matrix=True, device="cpu")
@@ -158,14 +147,13 @@ def test_gcn_is_the_formula_on_the_neighbours(small_graph):
 
 @pytest.mark.parametrize("name", ["gcn", "linkx", "appnp", "mlp"])
 def test_the_best_epoch_is_kept(small_graph, name):
-    reports: list[Progress] = []
+    reports = []
     trial = pyg_fit(name)(
         settings_of(name), Assignment(small_graph, 0, 3, "cpu", report=reports.append)
     )
     split = small_graph.split(0)
     assert trial.is_finished
     assert len(trial.epochs) == len(trial.curve) == len(reports) == 6
-    assert trial.logits is not None
     hits = trial.logits.argmax(dim=1).numpy() == small_graph.y
     assert trial.best == pytest.approx(hits[split.val].mean())
     assert [best for _, best in trial.curve] == sorted(best for _, best in trial.curve)
@@ -173,7 +161,6 @@ def test_the_best_epoch_is_kept(small_graph, name):
     assert np.diff(moments) == pytest.approx(trial.epochs[1:])
     assert reports[-1].epoch == 6
     again = pyg_fit(name)(settings_of(name), Assignment(small_graph, 0, 3, "cpu"))
-    assert again.logits is not None
     torch.testing.assert_close(again.logits, trial.logits)
 
 
@@ -191,21 +178,11 @@ def test_sparse_attributes_are_read(small_graph):
         pyg_fit("mlp")(settings_of("mlp"), Assignment(graph, 0, 0, "cpu"))
         for graph in (small_graph, sparse)
     )
-    assert one.logits is not None
     torch.testing.assert_close(one.logits, other.logits)
 
 
-def test_a_training_is_cut_at_its_deadline(small_graph):
-    trial = pyg_fit("mlp")(
-        settings_of("mlp"), Assignment(small_graph, 0, 0, "cpu", time.perf_counter())
-    )
-    assert len(trial.epochs) == 1
-    assert not trial.is_finished
-    assert trial.logits is None
-
-
 def test_where_a_matrix_does_not_work_edges_are_listed(small_graph, monkeypatch):
-    formats: list[bool] = []
+    formats = []
 
     def only_edges(*arguments, as_matrix, device):
         formats.append(as_matrix)
@@ -219,7 +196,6 @@ def test_where_a_matrix_does_not_work_edges_are_listed(small_graph, monkeypatch)
     found = fit(settings_of("gcn"), Assignment(small_graph, 0, 0, "cpu"))
     fit(settings_of("gcn"), Assignment(small_graph, 0, 0, "cpu"))
     assert formats == [True, False, False]
-    assert found.logits is not None
     torch.testing.assert_close(found.logits, expected.logits, rtol=1e-4, atol=1e-4)
 
 
@@ -233,13 +209,4 @@ def test_running_out_of_memory_is_an_error(small_graph, monkeypatch, error):
 
     monkeypatch.setattr(trials, "pyg_module", pyg_module)
     with pytest.raises(HPGMNError, match="Out of memory while training PyG's gcn"):
-        pyg_fit("gcn")(settings_of("gcn"), Assignment(small_graph, 0, 0, "cpu"))
-
-
-def test_any_other_fault_passes(small_graph, monkeypatch):
-    def pyg_module(*_):
-        raise RuntimeError("a bug")
-
-    monkeypatch.setattr(trials, "pyg_module", pyg_module)
-    with pytest.raises(RuntimeError, match="a bug"):
         pyg_fit("gcn")(settings_of("gcn"), Assignment(small_graph, 0, 0, "cpu"))

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from hpgmn_lab.bench.records import add_record, read_records
 from hpgmn_lab.bench.yardstick import GRAPHS
+from hpgmn_lab.records import read_named, write_named
 
 ROOT = Path(__file__).parents[3]
 
@@ -16,8 +16,6 @@ def compare():
     spec = importlib.util.spec_from_file_location(
         "compare", ROOT / "lab" / "benchmarks" / "compare.py"
     )
-    assert spec is not None
-    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
@@ -26,8 +24,8 @@ def compare():
 def recorded_yardstick(compare, folder, monkeypatch):
     """Put records of the yardstick and the page into a folder."""
     records = folder / "lab" / "results" / "benchmarks.jsonl"
-    for name in GRAPHS:
-        add_record(records, f"yardstick-{name}", {"accuracy_mean": 60.0, "accuracy_std": 2.0})
+    accuracy = {"accuracy_mean": 60.0, "accuracy_std": 2.0}
+    write_named(records, {f"yardstick-{name}": accuracy for name in GRAPHS})
     monkeypatch.setattr(compare, "ROOT", folder)
     monkeypatch.setattr(compare, "RECORDS", records)
     return records
@@ -40,7 +38,7 @@ def test_scaled_total_counts_shared_work_once(compare):
 def test_the_record_is_what_the_processes_measured_and_the_page_shows_it(
     compare, tmp_path, monkeypatch
 ):
-    calls: list[tuple[str, str]] = []
+    calls = []
 
     def measured(script, graph, *options):
         calls.append((script, graph.stem))
@@ -61,7 +59,7 @@ def test_the_record_is_what_the_processes_measured_and_the_page_shows_it(
     records = recorded_yardstick(compare, tmp_path, monkeypatch)
     monkeypatch.setattr(compare, "measured", measured)
     compare.main(["--data", "somewhere", "--repeats", "2"])
-    record = read_records(records)["compare"]
+    record = read_named(records)["compare"]
     assert record["benchmark"] == "compare"
     assert record["command"].endswith("--data $HPGMN_DATA --repeats 2")
     row = record["whole_result"]["squirrel"]
@@ -102,7 +100,7 @@ def test_on_a_gpu_both_sides_train_in_full(compare, tmp_path, monkeypatch):
     options = ("--neighbors", "undirected", "--device", "cuda", "--tf32")
     few = ("--splits", "0", "1", "2", "3")
     assert calls[:2] == [("yardstick.py", "texas", *options, *few), ("ours.py", "texas", *options)]
-    record = read_records(records)["compare-gpu"]
+    record = read_named(records)["compare-gpu"]
     assert record["command"].endswith("--repeats 1 --device cuda")
     assert record["graphs"]["squirrel"]["yardstick_epochs_seconds"] == 25.0
     page = (tmp_path / "docs" / "BENCHMARKS.md").read_text()

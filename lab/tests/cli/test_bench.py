@@ -119,7 +119,7 @@ def test_all_runs_every_benchmark_with_its_own_options(hpgmn, tmp_path, monkeypa
     from hpgmn_lab.bench import BENCHMARKS, graphs
     from hpgmn_lab.cli import bench
 
-    called: list[list[str]] = []
+    called = []
     monkeypatch.setattr(bench, "app", lambda args, **_: called.append(args))
     monkeypatch.setattr(graphs, "generate", lambda *_: {"path": "a b.graph"})
     assert hpgmn_all(bench, quick=True) is None
@@ -147,6 +147,8 @@ def test_all_in_tiny_form_works_without_any_data(hpgmn, tmp_path, monkeypatch):
 
     for module in (deterministic, graphs, growth, peers, shards, workers):
         monkeypatch.setattr(module, "run_task", run_task)  # fresh processes: in the tests above
+    train = shards.train  # by one rank: two are trained in the test above
+    monkeypatch.setattr(shards, "train", lambda *folders, ranks=1: train(*folders))
     answer = hpgmn("bench", "all", "--quick", "--device", "cpu")
     assert answer.code == 0, answer.err
     for name in ("growth", "peers", "forms", "batches", "workers", "shards", "deterministic"):

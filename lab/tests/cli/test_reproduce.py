@@ -3,9 +3,7 @@
 import dataclasses
 import json
 import re
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -13,8 +11,6 @@ import hpgmn as package
 from hpgmn_lab import paper
 from hpgmn_lab.reproduction import plan, tasks
 
-Command = Callable[..., Any]
-Records = Callable[[Path], dict[str, Any]]
 SOURCE = Path(package.__file__).parents[1]
 
 

@@ -1,7 +1,6 @@
 """The plan of the reproduction against the paper's tables, written out by hand."""
 
 import dataclasses
-from typing import Any
 
 import pytest
 
@@ -10,7 +9,6 @@ from hpgmn.base.settings import make_settings
 from hpgmn.models import find_model, read_config, settings_for
 from hpgmn.models.hpgmn import HPGMNSettings
 from hpgmn_lab.reproduction import plan
-from hpgmn_lab.reproduction.cells import Cell
 from hpgmn_lab.reproduction.plan import ENCODER_OPTIONS, FULL, QUICK, STATISTICS_OPTIONS, experiment
 
 HETEROPHILOUS = ("texas", "wisconsin", "cornell-geomgcn", "chameleon", "squirrel", "crocodile")
@@ -164,7 +162,7 @@ def test_an_option_that_changes_nothing_is_not_trained_again():
 
 @pytest.mark.parametrize("budget", [FULL, QUICK])
 def test_cells_of_one_name_are_the_same_in_every_experiment(budget):
-    cells: dict[str, Cell] = {}
+    cells = {}
     for cell in every_cell(budget):
         assert cells.setdefault(cell.name, cell) == cell
 
@@ -189,12 +187,6 @@ def test_quick_means_few_graphs_few_runs_and_no_stage_beyond_twenty_epochs():
     assert {"epochs", "estimator_epochs", "pretraining_epochs"} <= stages
 
 
-def test_quick_has_every_table():
-    for name in plan.EXPERIMENTS:
-        assert experiment(name, QUICK).graphs, name
-        assert labels(name, QUICK) == labels(name)
-
-
 def test_an_unknown_experiment_is_told_with_the_nearest():
     with pytest.raises(HPGMNError, match=r"Unknown experiment 'tabel2'. Did you mean 'table2'\?"):
         experiment("tabel2")
@@ -202,7 +194,7 @@ def test_an_unknown_experiment_is_told_with_the_nearest():
 
 # Options beyond the paper.
 
-BASE: dict[str, Any] = {
+BASE = {
     "statistics": ("attributes", "class_means", "adjacency", "neighbor_class_means"),
     "refinement": True,
     "lr": 0.5,

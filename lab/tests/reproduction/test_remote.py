@@ -24,7 +24,7 @@ def system():
 @pytest.fixture(autouse=True)
 def pauses(monkeypatch):
     """The pauses that are made between tries; they take no time."""
-    made: list[float] = []
+    made = []
     monkeypatch.setattr(remote.time, "sleep", made.append)
     return made
 
@@ -68,7 +68,7 @@ def test_records_are_downloaded_and_new_files_uploaded(system):
 
 @pytest.mark.usefixtures("system")
 def test_unchanged_files_are_not_uploaded_again(system, tmp_path, monkeypatch):
-    sent: list[str] = []
+    sent = []
     genuine = type(system).pipe_file
 
     def pipe(own, path, content, **options):

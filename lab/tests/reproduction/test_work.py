@@ -2,10 +2,7 @@
 
 import dataclasses
 import json
-from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -38,9 +35,6 @@ CELL = Cell(
     protocol="paper-heterophily",
 )
 PLAIN = Cell("texas", "gcn", "shipped", SHORT, splits=(0, 1), protocol="paper-heterophily")
-
-Save = Callable[..., Path]
-Lasting = Callable[[Any], Any]
 
 
 class Calls:
@@ -209,7 +203,6 @@ def test_a_search_that_ends_with_the_same_settings_keeps_the_final_run(out, call
     second = do(CELL, out)
     assert calls.take() == (2, 0)
     assert (second.metrics, second.identity) == (first.metrics, first.identity)
-    assert second.search is not None
     assert second.search["best"] == 1
     assert do(CELL, out) == second
     monkeypatch.setattr(module, "planned_trials", lambda *_: [{"lr": 0.03}])
@@ -228,7 +221,6 @@ def test_a_search_that_is_new_or_gone_counts(out, calls):
 
 def changed_graphs(graph):
     """The graph with other attributes, edges, labels of test nodes, and nodes of a split."""
-    assert graph.splits is not None
     masks = {part: getattr(graph.splits, part).copy() for part in ("train", "val", "test")}
     x, edges, y = graph.x.copy(), graph.edge_index[:, 1:], graph.y.copy()
     x[0, 0] += 1
@@ -308,7 +300,7 @@ def test_a_search_stopped_between_groups_goes_on_with_the_rest(out, tmp_path, mo
     begun = json.loads((out / "search" / f"{CELL.name}.json").read_text())
     done = len(begun["trials"])
     assert 0 < done < 5
-    later: list[int] = []
+    later = []
 
     def noted(graph, model, trials, **options):
         later.append(len(trials))
@@ -391,7 +383,6 @@ def test_what_a_crash_left_behind_a_record_is_tidied(out):
 def test_a_failing_trial_is_noted_and_the_best_of_the_others_chosen(out, monkeypatch):
     monkeypatch.setattr(module, "planned_trials", lambda *_: [{"lr": -1}, {}, {"dropout": "x"}])
     search = do(CELL, out).search
-    assert search is not None
     first, second, third = search["trials"]
     assert first == {"settings": {"lr": -1} | SHORT, "failed": first["failed"], "is_passing": False}
     assert "lr" in first["failed"]
@@ -417,7 +408,6 @@ def test_what_failed_for_lack_of_memory_is_tried_again(out, calls, monkeypatch, 
         do_cell(CELL, out, Execution())
     monkeypatch.setattr(module, "run_trials", scarce)
     search = do(CELL, out).search
-    assert search is not None
     failed = sum("failed" in trial for trial in search["trials"])
     assert 0 < failed < 5
     monkeypatch.setattr(module, "run_trials", counted)

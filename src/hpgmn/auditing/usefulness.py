@@ -24,7 +24,7 @@ from hpgmn.models import find_model
 from hpgmn.models.hpgmn import estimator_logits
 from hpgmn.models.stage import Replica, make_task
 from hpgmn.training.checks import SKEWED
-from hpgmn.training.replicas import Fitted, Progress, fit_replicas
+from hpgmn.training.replicas import Progress, fit_replicas
 
 ESTIMATOR = "label estimator"
 TOGETHER = "all together"
@@ -140,30 +140,36 @@ def usefulness(
     """
     started = time.perf_counter()
     is_large = graph.num_nodes > LARGE
-    masks = {
-        part: _draw_sample(getattr(split, part) & (graph.y >= 0), part, is_large)
-        for part in MOST_NODES
-    }
-    train, val = masks["train"], masks["val"]
+    train, val = (
+        _draw_sample(getattr(split, part) & (graph.y >= 0), most if is_large else None)
+        for part, most in MOST_NODES.items()
+    )
+    seeds = LARGE_SEEDS if is_large else SEEDS
     metric = _metric(graph.y[train], graph.y[val], graph.num_classes)
-    truth = graph.y[val]
+    entry, truth = find_model("hpgmn"), graph.y[val]
+    changes = SETTINGS | (LARGE_SETTINGS if is_large else {})
+    # Distinguishing directions doubles the cost.
+    changes["neighbors"] = "both" if graph.has_one_way_edges else "undirected"
     logits: dict[str, Array] = {}
-    chosen = [(name,) for name in STATISTICS] + [STATISTICS]
-    for number, statistics in enumerate(chosen):
-        fitted = _fit(
+    sets = [(name,) for name in STATISTICS] + [STATISTICS]
+    for number, statistics in enumerate(sets):
+        settings = make_settings(entry.settings, changes | {"statistics": statistics})
+        fitted = fit_replicas(
             graph,
-            statistics,
-            (train, val),
-            metric,
-            device,
-            _with_number(report, number, len(chosen)),
-            should_stop,
+            entry,
+            [Replica(0, seed, settings) for seed in range(seeds)],
+            [(train, val)] * seeds,
+            device=device,
+            metric=metric,
+            report=_with_number(report, number, len(sets)),
+            should_stop=should_stop,
         )
         if not logits:  # every fit has the same estimator
-            logits[ESTIMATOR] = _select_nodes(_estimator(graph, fitted, (train, val), device), val)
-        logits[statistics[0] if len(statistics) == 1 else TOGETHER] = _select_nodes(
-            fitted.logits, val
-        )
+            task = make_task(graph, fitted.replicas, [(train, val)] * seeds, device)
+            parameters = {key: value.to(device) for key, value in fitted.done["estimator"].items()}
+            logits[ESTIMATOR] = _select_nodes(estimator_logits(task, parameters).cpu(), val)
+        name = statistics[0] if len(statistics) == 1 else TOGETHER
+        logits[name] = _select_nodes(fitted.logits, val)
     values = {name: _values(model_logits, truth, metric) for name, model_logits in logits.items()}
     baseline = max((ESTIMATOR, STATISTICS[0]), key=lambda name: values[name].score)
     contributions = tuple(
@@ -176,17 +182,15 @@ def usefulness(
     if twins is not None:
         pair = (logits[TOGETHER], logits[baseline])
         without_twins = _difference_among(~twins[val], pair, truth, metric)
+    num_train, num_val = int(train.sum()), int(val.sum())
     return Usefulness(
         metric=metric,
         baseline=baseline,
         contributions=contributions,
-        train_nodes=int(train.sum()),
-        val_nodes=int(val.sum()),
-        is_sampled=bool(
-            train.sum() < (split.train & (graph.y >= 0)).sum()
-            or val.sum() < (split.val & (graph.y >= 0)).sum()
-        ),
-        seeds=_seeds(graph),
+        train_nodes=num_train,
+        val_nodes=num_val,
+        is_sampled=bool(num_train + num_val < ((split.train | split.val) & (graph.y >= 0)).sum()),
+        seeds=seeds,
         verdict=verdict(contributions[-1].difference, metric),
         without_twins=without_twins,
         seconds=time.perf_counter() - started,
@@ -250,8 +254,7 @@ def _difference_among(
 
 def _select_nodes(logits: Tensor, val: Array) -> Array:
     """Return (R, nodes, C) logits of the validation nodes."""
-    selected: Array = logits[:, torch.from_numpy(val)].numpy()
-    return selected
+    return np.asarray(logits[:, torch.from_numpy(val)].numpy())
 
 
 def _values(logits: Array, truth: Array, metric: str) -> _Values:
@@ -273,8 +276,7 @@ def placements(scores: Array, others: Array) -> Array:
     ordered = np.sort(others)
     below = np.searchsorted(ordered, scores, side="left")
     through = np.searchsorted(ordered, scores, side="right")
-    shares: Array = (below + through) / (2 * others.size)
-    return shares
+    return np.asarray((below + through) / (2 * others.size))
 
 
 def _metric(train_labels: Array, val_labels: Array, classes: int) -> str:
@@ -285,57 +287,14 @@ def _metric(train_labels: Array, val_labels: Array, classes: int) -> str:
     return "roc_auc" if is_skewed and judged.min() > 1 else "accuracy"
 
 
-def _draw_sample(mask: Array, part: str, is_large: bool) -> Array:
-    """Return the mask, for large graphs of a seeded sample of its nodes."""
+def _draw_sample(mask: Array, most: int | None) -> Array:
+    """Return the mask, reduced to a seeded sample if it has more nodes."""
     nodes = np.flatnonzero(mask)
-    if not is_large or nodes.size <= MOST_NODES[part]:
+    if most is None or nodes.size <= most:
         return mask
     chosen = np.zeros_like(mask)
-    chosen[np.random.default_rng(0).choice(nodes, MOST_NODES[part], replace=False)] = True
+    chosen[np.random.default_rng(0).choice(nodes, most, replace=False)] = True
     return chosen
-
-
-def _seeds(graph: Graph) -> int:
-    return LARGE_SEEDS if graph.num_nodes > LARGE else SEEDS
-
-
-def _fit(
-    graph: Graph,
-    statistics: tuple[str, ...],
-    masks: tuple[Array, Array],
-    metric: str,
-    device: torch.device | str,
-    report: Callable[[Progress], None] | None,
-    should_stop: Callable[[], bool],
-) -> Fitted:
-    entry = find_model("hpgmn")
-    # Distinguishing directions doubles the cost.
-    changes = SETTINGS | (LARGE_SETTINGS if graph.num_nodes > LARGE else {})
-    changes |= {
-        "statistics": statistics,
-        "neighbors": "both" if graph.has_one_way_edges else "undirected",
-    }
-    settings = make_settings(entry.settings, changes)
-    replicas = [Replica(0, seed, settings) for seed in range(_seeds(graph))]
-    return fit_replicas(
-        graph,
-        entry,
-        replicas,
-        [masks] * len(replicas),
-        device=device,
-        metric=metric,
-        report=report,
-        should_stop=should_stop,
-    )
-
-
-def _estimator(
-    graph: Graph, fitted: Fitted, masks: tuple[Array, Array], device: torch.device | str
-) -> Tensor:
-    """Return (R, N, C) logits of the label estimator of a fitted model."""
-    task = make_task(graph, fitted.replicas, [masks] * len(fitted.replicas), device)
-    parameters = {name: value.to(device) for name, value in fitted.done["estimator"].items()}
-    return estimator_logits(task, parameters).cpu()
 
 
 def _with_number(

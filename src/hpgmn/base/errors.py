@@ -103,7 +103,8 @@ class Remedy:
         return f"{name}={'...' if self.value is None else _python(self.value)}"
 
     def _as_setting(self) -> str:
-        return f"--set {self.setting}={'...' if self.value is None else _setting(self.value)}"
+        value = "..." if self.value is None else shlex.quote(format_setting(self.value))
+        return f"--set {self.setting}={value}"
 
     def _as_option(self) -> str:
         name = (self.flag or str(self.option)).replace("_", "-")
@@ -126,13 +127,6 @@ def _python(value: Any) -> str:
     if isinstance(value, bool | int | float):
         return repr(value)
     return json.dumps(str(value), ensure_ascii=False)
-
-
-def _setting(value: Any) -> str:
-    """Write a value as ``--set`` reads it."""
-    if isinstance(value, list | tuple):
-        return ",".join(map(_setting, value))
-    return str(value).lower() if isinstance(value, bool) else shlex.quote(str(value))
 
 
 def _lower_first(phrase: str) -> str:
@@ -311,3 +305,14 @@ def count_noun(number: int, noun: str) -> str:
     """
     plural = "es" if noun.endswith("s") else "s"
     return f"{number:,} {noun}{'' if number == 1 else plural}"
+
+
+def list_names(names: Iterable[object], most: int = 3, quote: str = "'") -> str:
+    """List the first few names.
+
+    >>> list_names("ab"), list_names("abcde"), list_names("abc", most=2, quote="")
+    ("'a', 'b'", "'a', 'b', 'c' and 2 more", 'a, b and 1 more')
+    """
+    listed = [f"{quote}{name}{quote}" for name in names]
+    more = f" and {len(listed) - most:,} more" if len(listed) > most else ""
+    return ", ".join(listed[:most]) + more

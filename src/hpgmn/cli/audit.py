@@ -4,29 +4,22 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.table import Column, Table
 from rich.text import Text
 
 from hpgmn.base.errors import MISSING, count_noun
-from hpgmn.cli.console import out, say, step_progress, stop_on_signal, training_progress
-from hpgmn.cli.tables import (
-    GRAPH_HELP,
-    Categories,
-    Directed,
-    DroppedColumns,
-    DropUnknownEdges,
-    IdColumn,
-    LabelColumn,
-    SourceColumn,
-    SplitBy,
-    SplitColumn,
-    TargetColumn,
-    WeightColumn,
-    column_options,
+from hpgmn.cli.console import (
+    out,
+    print_table,
+    say,
+    step_progress,
+    stop_on_signal,
+    training_progress,
 )
+from hpgmn.cli.options import GRAPH_HELP, Json, Protocol, column_options
 
 if TYPE_CHECKING:
     from hpgmn.auditing import Audit
@@ -47,25 +40,17 @@ _TRAINED_ON = {
 }
 
 
+@column_options()
 def audit(
     graph: Annotated[str, typer.Argument(help=GRAPH_HELP)],
-    json_: Annotated[bool, typer.Option("--json", help="Print JSON only.")] = False,
+    *,
+    json_: Json = False,
     split: Annotated[int, typer.Option(help="The split to audit.")] = 0,
-    protocol: Annotated[str | None, typer.Option(help="A published protocol's splits.")] = None,
+    protocol: Protocol = None,
     no_training: Annotated[
         bool, typer.Option("--no-training", help="Do not measure whether the graph helps.")
     ] = False,
-    id_: IdColumn = None,
-    label: LabelColumn = None,
-    split_column: SplitColumn = None,
-    source: SourceColumn = None,
-    target: TargetColumn = None,
-    weight: WeightColumn = None,
-    drop: DroppedColumns = None,
-    category: Categories = None,
-    split_by: SplitBy = None,
-    drop_unknown_edges: DropUnknownEdges = False,
-    directed: Directed = None,
+    columns: dict[str, Any],
 ) -> None:
     """Find defects of a graph, measure its homophily, and whether its edges help.
 
@@ -75,10 +60,6 @@ def audit(
     from hpgmn.auditing import audit as run_audit
     from hpgmn.graph.datasets import load
 
-    columns = column_options(
-        *(id_, label, split_column, source, target, weight, drop),
-        *(category, split_by, drop_unknown_edges, directed),
-    )
     with step_progress() as step:
         loaded = load(graph, protocol, **columns, log=say, progress=step)
     if loaded.splits is not None:
@@ -88,58 +69,58 @@ def audit(
         def report(now: Progress) -> None:
             progress(f"{loaded.name} audit", now)
 
-        found = run_audit(
+        result = run_audit(
             loaded, split, training=not no_training, report=report, should_stop=should_stop
         )
     if json_:
-        print(json.dumps(found.as_dict(), indent=1, allow_nan=False))
+        print(json.dumps(result.as_dict(), indent=1, allow_nan=False))
         return
-    _print(found)
+    _print(result)
 
 
-def _print(found: Audit) -> None:
+def _print(result: Audit) -> None:
     """Print the findings first, then the numbers behind them."""
-    edges = found.structure
+    edges = result.structure
     _line(
-        f"{found.graph}: {edges.nodes:,} nodes, {edges.edges:,} "
-        f"{'directed' if edges.directed else 'undirected'} edges, {found.columns.count:,} "
-        f"attributes, {len(found.classes.counts):,} classes",
+        f"{result.graph}: {edges.nodes:,} nodes, {edges.edges:,} "
+        f"{'directed' if edges.directed else 'undirected'} edges, {result.columns.count:,} "
+        f"attributes, {len(result.classes.counts):,} classes",
         style="bold",
     )
-    where = "no split" if found.split is None else f"split {found.split}"
-    severities = [finding.severity for finding in found.findings]
+    where = "no split" if result.split is None else f"split {result.split}"
+    severities = [finding.severity for finding in result.findings]
     defects, warnings, infos = (severities.count(severity) for severity in _STYLES)
     counts = f"{count_noun(defects, 'defect')}, {count_noun(warnings, 'warning')}, {infos} info"
     _line(f"\nFindings ({where}): {counts}", style="bold")
     rows = Table.grid(padding=(0, 1))
-    for finding in found.findings:
+    for finding in result.findings:
         remedy = finding.remedy.render(cli=True)
         text = Text(f"{finding.message} ").append(f"→ {remedy}", style="dim")
         rows.add_row(Text(finding.severity, style=_STYLES[finding.severity]), text)
     out.print(rows, width=_WIDTH)
-    if found.usefulness is not None:
-        _print_usefulness(found.usefulness)
-    _print_homophily_and_twins(found)
-    _print_columns_and_classes(found)
-    _print_structure(found)
+    if result.usefulness is not None:
+        _print_usefulness(result.usefulness)
+    _print_homophily_and_twins(result)
+    _print_columns_and_classes(result)
+    _print_structure(result)
 
 
-def _print_usefulness(found: Usefulness) -> None:
-    metric = "ROC-AUC %" if found.metric == "roc_auc" else "accuracy %"
+def _print_usefulness(result: Usefulness) -> None:
+    metric = "ROC-AUC %" if result.metric == "roc_auc" else "accuracy %"
     rows = [
         (
             _TRAINED_ON[part.name],
             f"{100 * part.score:.1f}",
             "(baseline)" if part.difference is None else _difference(part.difference),
         )
-        for part in found.contributions
+        for part in result.contributions
     ]
     head = ("trained on", metric, "vs. baseline")
     _print_table("Does the graph help? (validation nodes)", head, rows)
-    sample = " (a sample)" if found.is_sampled else ""
+    sample = " (a sample)" if result.is_sampled else ""
     _line(
-        f"{found.train_nodes:,} train and {found.val_nodes:,} validation nodes{sample}, mean of "
-        f"{count_noun(found.seeds, 'seed')}, small fixed settings, {found.seconds:.0f} s. "
+        f"{result.train_nodes:,} train and {result.val_nodes:,} validation nodes{sample}, mean of "
+        f"{count_noun(result.seeds, 'seed')}, small fixed settings, {result.seconds:.0f} s. "
         "Brackets: 95 % interval over nodes. Scores are slightly optimistic: the same nodes select "
         "the epoch.",
         style="dim",
@@ -154,20 +135,20 @@ def _difference(difference: Difference) -> str:
     return f"{100 * difference.mean:+.1f} {interval}{note}"
 
 
-def _print_homophily_and_twins(found: Audit) -> None:
+def _print_homophily_and_twins(result: Audit) -> None:
     from hpgmn.auditing.graph_audit import ALIKE, MEASURES
 
     rows = []
     for key, (name, meaning) in MEASURES.items():
-        value = getattr(found.homophily, key)
+        value = getattr(result.homophily, key)
         rows.append((name, MISSING if value != value else f"{value:.3f}", meaning))
     _print_table("Homophily", ("measure", "value", "meaning"), rows)
     _print_table(
         "Duplicate nodes",
         ("criterion", "nodes", "test nodes equal to a train node", "label agreement"),
         [
-            (ALIKE[one.alike], f"{one.nodes:,}", _percent(one.test_share), _percent(one.agreement))
-            for one in found.twins
+            (ALIKE[row.alike], f"{row.nodes:,}", _percent(row.test_share), _percent(row.agreement))
+            for row in result.twins
         ],
     )
     _line(
@@ -177,8 +158,8 @@ def _print_homophily_and_twins(found: Audit) -> None:
     )
 
 
-def _print_columns_and_classes(found: Audit) -> None:
-    columns = found.columns
+def _print_columns_and_classes(result: Audit) -> None:
+    columns = result.columns
     counts = (columns.count, len(columns.zero), len(columns.constant), len(columns.giveaways))
     head = ("all", "zero", "constant", "determine the label")
     _print_table("Attribute columns", head, [[f"{count:,}" for count in counts]])
@@ -188,26 +169,32 @@ def _print_columns_and_classes(found: Audit) -> None:
         "combinations of columns are not tested.",
         style="dim",
     )
-    classes = sorted(found.classes.counts.items(), key=lambda pair: -pair[1])
-    total = max(1, sum(found.classes.counts.values()))
+    classes = sorted(result.classes.counts.items(), key=lambda pair: -pair[1])
+    total = max(1, sum(result.classes.counts.values()))
     shown = classes[:_MOST_CLASSES]
     if len(classes) > _MOST_CLASSES:
         others = f"{len(classes) - _MOST_CLASSES:,} others"
         shown.append((others, sum(count for _, count in classes[_MOST_CLASSES:])))
     rows = [(name, f"{count:,}", _percent(count / total)) for name, count in shown]
-    if found.classes.unlabelled:
-        rows.append(("without a label", f"{found.classes.unlabelled:,}", ""))
+    if result.classes.unlabelled:
+        rows.append(("without a label", f"{result.classes.unlabelled:,}", ""))
     _print_table("Classes", ("class", "labelled nodes", "share"), rows)
 
 
-def _print_structure(found: Audit) -> None:
-    edges = found.structure
+def _print_structure(result: Audit) -> None:
+    edges = result.structure
     degrees = {"all": edges.degrees}
     if edges.is_one_way:
         degrees = {"out": edges.out_degrees, "in": edges.in_degrees} | degrees
     rows = [
-        (name, f"{own.least:,}", f"{own.median:,.10g}", f"{own.most:,}", f"{own.without:,}")
-        for name, own in degrees.items()
+        (
+            name,
+            f"{degree.least:,}",
+            f"{degree.median:,.10g}",
+            f"{degree.most:,}",
+            f"{degree.without:,}",
+        )
+        for name, degree in degrees.items()
     ]
     head = ("neighbours of a node", "minimum", "median", "maximum", "nodes without")
     _print_table("Edges", head, rows)
@@ -231,11 +218,9 @@ def _print_table(heading: str, columns: Sequence[str], rows: Iterable[Sequence[s
     for index, name in enumerate(columns):
         is_number = all(row[index][:1].isdigit() or row[index] in ("", MISSING) for row in rows)
         aligned.append(Column(name, justify="right" if is_number else "left"))
-    table = Table(*aligned, box=None, padding=(0, 2, 0, 0), header_style="dim")
-    for row in rows:
-        table.add_row(*(Text(cell) for cell in row))
     _line(f"\n{heading}", style="bold")
-    out.print(table, width=_WIDTH)
+    cells = [[Text(cell) for cell in row] for row in rows]
+    print_table(aligned, cells, width=_WIDTH, header_style="dim")
 
 
 def _line(text: str, style: str) -> None:

@@ -1,5 +1,5 @@
 """Engines run independent tasks: in processes of this machine, or on a Ray cluster."""
 
-from hpgmn.engines.tasks import ENGINES, Channel, Engine, RateLimiter, Share, Task, TaskResult
+from hpgmn.engines.processes import ENGINES, Channel, Engine, RateLimiter, Share, Task, TaskResult
 
 __all__ = ["ENGINES", "Channel", "Engine", "RateLimiter", "Share", "Task", "TaskResult"]

@@ -1,116 +1,254 @@
-"""Run tasks on this machine, in this process or in several worker processes.
+"""Tasks, engines, and the engine that runs tasks on this machine.
 
-Workers receive tasks and send results through a pipe; its end tells them to stop, also when the
-parent process dies.
+Worker processes receive tasks and send results through a pipe; its end tells them to stop, also
+when the parent process dies.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 import multiprocessing
 import os
 import signal
 import threading
 import time
+import traceback
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
-from hpgmn.engines.tasks import GRACE_SECONDS, POLL_SECONDS, Share, Task, TaskResult, run_safely
+from typing_extensions import override
+
+from hpgmn.base.errors import HPGMNError
+from hpgmn.base.files import describe_os_error
+
+ENGINES = ("local", "ray")
+POLL_SECONDS = 0.2
+"""How often an engine checks whether to stop."""
+GRACE_SECONDS = 5.0
+"""Time for a cancelled task to clean up before its process is killed."""
 
 
-class LocalEngine:
-    """Runs tasks on this machine.
+@dataclass(frozen=True)
+class Share:
+    """The resources of a machine that one task may use.
 
-    Args:
-        workers: the number of processes; 1 runs tasks in this one.
+    Attributes:
+        threads: the number of threads.
+        memory: the fraction of memory.
     """
 
-    is_local = True
+    threads: int = 1
+    memory: float = 1.0
 
-    def __init__(self, workers: int = 1) -> None:
-        self.workers = workers
+
+class Channel:
+    """The connection of a task to the process that started it; this one serves the same process.
+
+    Attributes:
+        share: the resources that the task may use.
+    """
+
+    def __init__(
+        self,
+        share: Share,
+        on_message: Callable[[Any], Any] = lambda message: None,
+        should_stop: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self.share, self._on_message, self._should_stop = share, on_message, should_stop
+
+    @property
+    def node(self) -> str:
+        """The machine of a cluster; "" on the machine of the process that started the task."""
+        return ""
+
+    def send(self, message: Any) -> None:
+        """Send a message without waiting; messages may overtake each other."""
+        self._on_message(message)
+
+    def request(self, message: Any) -> Any:
+        """Send a message and wait for the answer."""
+        return self._on_message(message)
+
+    def should_stop(self) -> bool:
+        """Return whether the task must save its work and raise KeyboardInterrupt."""
+        return self._should_stop()
+
+
+@dataclass(frozen=True)
+class Task:
+    """An independent unit of work.
+
+    Attributes:
+        name: unique among the tasks of a run.
+        function: a function of a module, called with argument, shared and a channel.
+        argument: small.
+        shared: data that several tasks read, such as a graph; sent once to a machine.
+        memory: bytes that it needs, for the scheduling of a cluster.
+    """
+
+    name: str
+    function: Callable[[Any, Any, Channel], Any]
+    argument: Any
+    shared: Any = None
+    memory: int | None = None
+
+
+@dataclass(frozen=True)
+class TaskResult:
+    """The result of a task.
+
+    Attributes:
+        name: of the task.
+        value: what its function returned.
+        reason: the error message if it failed.
+        trace: the traceback of an unexpected error.
+        is_lost: whether its process or machine died; a retry may succeed.
+    """
+
+    name: str
+    value: Any = None
+    reason: str = ""
+    trace: str = ""
+    is_lost: bool = False
+
+
+@dataclass(frozen=True)
+class Callbacks:
+    """What an engine runs and whom it informs; see :meth:`Engine.run`."""
+
+    next_task: Callable[[], Task | None]
+    on_result: Callable[[TaskResult], None]
+    on_message: Callable[[str, Any], Any] = lambda name, message: None
+    should_stop: Callable[[], bool] = lambda: False
+    tries: int = 1
+    on_lost: Callable[[str], None] = lambda name: None
+
+
+class Engine(ABC):
+    """Runs tasks, several at a time.
+
+    Attributes:
+        workers: the number of concurrent tasks.
+        is_local: whether tasks see the files of this process.
+    """
+
+    workers: int = 1
+    is_local = True
 
     def run(
         self,
         next_task: Callable[[], Task | None],
         on_result: Callable[[TaskResult], None],
         *,
-        on_message: Callable[[str, Any], Any] = lambda name, message: None,
-        should_stop: Callable[[], bool] = lambda: False,
-        tries: int = 1,
-        on_lost: Callable[[str], None] = lambda name: None,
         max_tasks: int | None = None,
+        **callbacks: Any,
     ) -> None:
-        """Run tasks; see :class:`hpgmn.engines.Engine`."""
+        """Run tasks until there are no more; raise KeyboardInterrupt when stopped.
+
+        Args:
+            next_task: called whenever a worker is free; returns None if there is no task now.
+            on_result: called with each result, in the order of completion.
+            max_tasks: the number of concurrent tasks, if below the number of workers.
+            **callbacks: ``on_message``, called with a task's name and message, whose value answers
+                a request; ``should_stop``, polled, ends all tasks if it is True; ``tries``, how
+                often a task is started whose process or machine dies; ``on_lost``, called with the
+                name of a task that died and is restarted.
+        """
+        most = max(1, min(self.workers, max_tasks or self.workers))
+        self.run_tasks(most, Callbacks(next_task, on_result, **callbacks))
+
+    @abstractmethod
+    def run_tasks(self, most: int, calls: Callbacks) -> None:
+        """Run tasks, at most so many at a time; see :meth:`run`."""
+
+
+def run_safely(function: Callable[..., Any], *arguments: Any) -> tuple[Any, str, str]:
+    """Return the value of a function, or the message and, if unexpected, traceback of its error."""
+    try:
+        return function(*arguments), "", ""
+    except HPGMNError as error:
+        return None, str(error), ""
+    except Exception as error:
+        known = describe_os_error(error) if isinstance(error, OSError) else None
+        if known is not None:
+            return None, str(known), ""
+        reason = f"{type(error).__name__}: {error}".splitlines()[0]
+        return None, reason, traceback.format_exc()
+
+
+class RateLimiter:
+    """Allows an action at most once in so many seconds."""
+
+    def __init__(self, seconds: float = 0.5) -> None:
+        self._seconds, self._last = seconds, -math.inf
+
+    def __call__(self) -> bool:
+        """Return whether the action is allowed now."""
+        now = time.monotonic()
+        if now - self._last < self._seconds:
+            return False
+        self._last = now
+        return True
+
+
+class LocalEngine(Engine):
+    """Runs tasks on this machine.
+
+    Args:
+        workers: the number of processes; 1 runs tasks in this one.
+    """
+
+    def __init__(self, workers: int = 1) -> None:
+        self.workers = workers
+
+    @override
+    def run_tasks(self, most: int, calls: Callbacks) -> None:
         import torch
 
-        most = self.workers if max_tasks is None else min(self.workers, max_tasks)
         threads = torch.get_num_threads()
         if most > 1:
-            crew = _Crew(most, Share(max(1, threads // most), 1 / most), next_task, tries, on_lost)
-            crew.run(on_result, on_message, should_stop)
+            _Crew(most, Share(max(1, threads // most), 1 / most), calls).run()
             return
         while True:
-            if should_stop():
+            if calls.should_stop():
                 raise KeyboardInterrupt
-            task = next_task()
+            task = calls.next_task()
             if task is None:
                 return
-            line = DirectChannel(Share(threads), partial(on_message, task.name), should_stop)
-            on_result(
-                TaskResult(task.name, *run_safely(task.function, task.argument, task.shared, line))
-            )
-
-
-class DirectChannel:
-    """The channel of a task in the process that started it."""
-
-    node = ""
-
-    def __init__(
-        self, share: Share, on_message: Callable[[Any], Any], should_stop: Callable[[], bool]
-    ) -> None:
-        self.share, self.should_stop = share, should_stop
-        self.send = self.request = on_message
+            on_message = partial(calls.on_message, task.name)
+            channel = Channel(Share(threads), on_message, calls.should_stop)
+            result = run_safely(task.function, task.argument, task.shared, channel)
+            calls.on_result(TaskResult(task.name, *result))
 
 
 class _Crew:
-    """The worker processes; arguments as in :meth:`Engine.run`."""
+    """The worker processes."""
 
-    def __init__(
-        self,
-        size: int,
-        share: Share,
-        next_task: Callable[[], Task | None],
-        tries: int,
-        on_lost: Callable[[str], None],
-    ) -> None:
-        self._size, self._share, self._tries, self._lost = size, share, tries, on_lost
-        self._next_task, self._again = next_task, list[tuple[Task, int]]()
+    def __init__(self, size: int, share: Share, calls: Callbacks) -> None:
+        self._size, self._share, self._calls = size, share, calls
+        self._again: list[tuple[Task, int]] = []
         self._workers: list[_Worker] = []
 
-    def run(
-        self,
-        on_result: Callable[[TaskResult], None],
-        on_message: Callable[[str, Any], Any],
-        should_stop: Callable[[], bool],
-    ) -> None:
+    def run(self) -> None:
         """Run tasks until there are no more."""
         try:
             while True:
-                if should_stop():
+                if self._calls.should_stop():
                     raise KeyboardInterrupt
                 self._assign_tasks()
                 busy = {worker.line: worker for worker in self._workers if worker.task is not None}
                 if not busy:
                     return
                 for line in wait(list(busy), POLL_SECONDS):
-                    ended = self._receive(busy[line], on_message)  # type: ignore[index]
+                    ended = self._receive(busy[line])  # type: ignore[index]
                     if ended is not None:
-                        on_result(ended)
+                        self._calls.on_result(ended)
         finally:
             self._stop()
 
@@ -120,19 +258,17 @@ class _Crew:
         while sum(worker.task is not None for worker in self._workers) + len(assigned) < self._size:
             if self._again:
                 assigned.append(self._again.pop())
-            elif (task := self._next_task()) is not None:
+            elif (task := self._calls.next_task()) is not None:
                 assigned.append((task, 1))
             else:
                 break
         free = [worker for worker in self._workers if worker.task is None]
-        started = [
-            _Worker(self._share) for _ in assigned[len(free) :]
-        ]  # all of them start together
+        started = [_Worker(self._share) for _ in assigned[len(free) :]]  # start together
         self._workers += started
         for worker, (task, count) in zip([*free, *started], assigned, strict=False):
             worker.give(task, count)
 
-    def _receive(self, worker: _Worker, on_message: Callable[[str, Any], Any]) -> TaskResult | None:
+    def _receive(self, worker: _Worker) -> TaskResult | None:
         """Handle a message of a worker; return the result of its task, if it is one."""
         task = worker.task
         assert task is not None
@@ -140,15 +276,15 @@ class _Crew:
             kind, content = worker.line.recv()
         except (EOFError, OSError):
             self._workers.remove(worker)
-            if worker.count < self._tries:
-                self._lost(task.name)
+            if worker.count < self._calls.tries:
+                self._calls.on_lost(task.name)
                 self._again.append((task, worker.count + 1))
                 return None
             return TaskResult(task.name, reason=worker.describe_exit(), is_lost=True)
         if kind == "ended":
             worker.task = None
             return TaskResult(task.name, *content)
-        answer = on_message(task.name, content)
+        answer = self._calls.on_message(task.name, content)
         if kind == "request":
             worker.send(answer)
         return None
@@ -215,30 +351,29 @@ def _interrupts_ignored() -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
 
 
-class PipeChannel:
+class PipeChannel(Channel):
     """The channel of a task in a worker process."""
 
-    node = ""
-
     def __init__(self, line: Connection, share: Share) -> None:
-        self._line, self.share = line, share
+        super().__init__(share)
+        self._line = line
 
+    @override
     def send(self, message: Any) -> None:
-        """Send a message without waiting."""
         self._send("message", message)
 
+    @override
     def request(self, message: Any) -> Any:
-        """Send a message and wait for the answer."""
         self._send("request", message)
         try:
             return self._line.recv()
         except (EOFError, OSError):
             raise KeyboardInterrupt from None
 
+    @override
     def should_stop(self) -> bool:
-        """Return whether the pipe was closed: nothing else is sent without a request."""
         try:
-            return self._line.poll()
+            return self._line.poll()  # closed: nothing else is sent without a request
         except OSError:
             return True
 

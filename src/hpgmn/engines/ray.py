@@ -19,11 +19,16 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
+from typing_extensions import override
+
 from hpgmn.base.errors import HPGMNError, Remedy, count_noun, format_bytes
 from hpgmn.base.version import __version__
-from hpgmn.engines.tasks import (
+from hpgmn.engines.processes import (
     GRACE_SECONDS,
     POLL_SECONDS,
+    Callbacks,
+    Channel,
+    Engine,
     RateLimiter,
     Share,
     Task,
@@ -127,7 +132,7 @@ class _Attempt:
     shared: Any
 
 
-class RayEngine:
+class RayEngine(Engine):
     """Runs tasks on a cluster, each with a share of a machine.
 
     Args:
@@ -181,20 +186,9 @@ class RayEngine:
         memory = 1 / max(1, min(at_a_time, max(sizes) // threads))
         return Share(threads, memory), {"num_cpus": threads}
 
-    def run(
-        self,
-        next_task: Callable[[], Task | None],
-        on_result: Callable[[TaskResult], None],
-        *,
-        on_message: Callable[[str, Any], Any] = lambda name, message: None,
-        should_stop: Callable[[], bool] = lambda: False,
-        tries: int = 1,
-        on_lost: Callable[[str], None] = lambda name: None,
-        max_tasks: int | None = None,
-    ) -> None:
-        """Run tasks; see :class:`hpgmn.engines.Engine`."""
+    @override
+    def run_tasks(self, most: int, calls: Callbacks) -> None:
         ray = self._ray
-        most = max(1, min(self.workers, max_tasks or self.workers))
         share, resources = self.share(most)
         remote = ray.remote(max_retries=0, **resources)(work)
         mailbox = ray.remote(**_local_actor(ray))(Mailbox).remote()
@@ -214,11 +208,11 @@ class RayEngine:
         messages = mailbox.take.remote()
         try:
             while True:
-                while len(running) < most and (task := next_task()) is not None:
+                while len(running) < most and (task := calls.next_task()) is not None:
                     begin(task, 1)
                 if not running:
                     return
-                if should_stop():
+                if calls.should_stop():
                     raise KeyboardInterrupt
                 if is_time():
                     for attempt in running.values():
@@ -227,18 +221,18 @@ class RayEngine:
                 every = [messages, *running]
                 ready, _ = ray.wait(every, num_returns=len(every), timeout=0)
                 if messages in ready:
-                    self._receive(messages, mailbox, running, on_message)
+                    self._receive(messages, mailbox, running, calls)
                     messages = mailbox.take.remote()
                 for reference in ready:
                     if reference not in running:
                         continue
                     attempt = running.pop(reference)
                     ended = self._result(reference, attempt.task)
-                    if ended.is_lost and attempt.count < tries:
-                        on_lost(attempt.task.name)
+                    if ended.is_lost and attempt.count < calls.tries:
+                        calls.on_lost(attempt.task.name)
                         begin(attempt.task, attempt.count + 1)
                     else:
-                        on_result(ended)
+                        calls.on_result(ended)
         finally:
             self._cancel(list(running))
             self._placed.clear()
@@ -275,17 +269,13 @@ class RayEngine:
         return self._placed[id(shared)][1]
 
     def _receive(
-        self,
-        messages: Any,
-        mailbox: Any,
-        running: dict[Any, _Attempt],
-        on_message: Callable[[str, Any], Any],
+        self, messages: Any, mailbox: Any, running: dict[Any, _Attempt], calls: Callbacks
     ) -> None:
         """Handle the messages of running tasks."""
         names = {attempt.number: attempt.task.name for attempt in running.values()}
         for attempt, number, message in self._ray.get(messages):
             if attempt in names:
-                answer = on_message(names[attempt], message)
+                answer = calls.on_message(names[attempt], message)
                 if number is not None:
                     mailbox.answer.remote(number, answer)
 
@@ -376,32 +366,29 @@ class Mailbox:
             self._answers.pop(number).set_result(value)
 
 
-class RayChannel:
-    """The channel of a task on a cluster."""
+class RayChannel(Channel):
+    """The channel of a task on a cluster; Ray interrupts a task itself."""
 
     def __init__(self, mailbox: Any, attempt: int, share: Share) -> None:
-        self._mailbox, self._attempt, self.share = mailbox, attempt, share
+        super().__init__(share)
+        self._mailbox, self._attempt = mailbox, attempt
 
     @property
+    @override
     def node(self) -> str:
-        """The node id of Ray."""
         import ray
 
         return str(ray.get_runtime_context().get_node_id())
 
+    @override
     def send(self, message: Any) -> None:
-        """Send a message without waiting."""
         self._mailbox.send.remote(self._attempt, message)
 
+    @override
     def request(self, message: Any) -> Any:
-        """Send a message and wait for the answer."""
         import ray
 
         return ray.get(self._mailbox.request.remote(self._attempt, message))
-
-    def should_stop(self) -> bool:
-        """Return False: Ray interrupts a task itself."""
-        return False
 
 
 def work(

@@ -213,12 +213,25 @@ def class_report(
         y: (N,) true labels.
         masks: R masks of the nodes to score.
     """
-    guess = np.concatenate([row[mask] for row, mask in zip(predicted, masks, strict=True)])
-    truth = np.concatenate([y[mask] for mask in masks])
+    confusion = np.zeros((len(class_names), len(class_names)), np.int64)
+    for row, mask in zip(predicted, masks, strict=True):
+        np.add.at(confusion, (y[mask], row[mask]), 1)
+    return class_scores(confusion, class_names)
+
+
+def class_scores(confusion: Array, class_names: Sequence[str]) -> list[dict[str, Any]]:
+    """Return precision, recall, F1 and support of each class; None for 0 / 0.
+
+    Args:
+        confusion: (C, C) counts by true class (row) and predicted class (column).
+
+    >>> class_scores(np.array([[3, 1], [0, 0]]), ["a", "b"])[0]["recall"]
+    0.75
+    """
     rows = []
-    for number, name in enumerate(class_names):
-        hits = int(((guess == number) & (truth == number)).sum())
-        claimed, support = int((guess == number).sum()), int((truth == number).sum())
+    for index, name in enumerate(class_names):
+        hits, support = int(confusion[index, index]), int(confusion[index].sum())
+        claimed = int(confusion[:, index].sum())
         rows.append(
             {
                 "class": name,

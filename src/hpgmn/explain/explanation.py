@@ -140,7 +140,8 @@ class Explanation:
         sections: list[Section] = []
         if self.statistics:
             rows = [
-                (STATISTICS[name], _format_signed(value)) for name, value in self.statistics.items()
+                (STATISTICS[name], f"{value:+.2f}" if abs(value) >= 5e-3 else "0.00")
+                for name, value in self.statistics.items()
             ]
             assert self.baseline is not None
             start = f"{100 * math.exp(self.baseline):.0f} %"
@@ -241,10 +242,10 @@ class ModelExplanation:
         if self.label_next:
             rows = [
                 (
-                    f"{rank}. {candidate.node}, predicted '{candidate.prediction}'",
-                    f"entropy {candidate.entropy:.2f}, degree {candidate.degree}",
+                    f"{rank}. {node.node}, predicted '{node.prediction}'",
+                    f"entropy {node.entropy:.2f}, degree {node.degree}",
                 )
-                for rank, candidate in enumerate(self.label_next, start=1)
+                for rank, node in enumerate(self.label_next, start=1)
             ]
             sections.append(("Nodes to label next", rows))
         return sections
@@ -272,11 +273,6 @@ def _extremes(neighbors: tuple[Neighbor, ...]) -> list[Neighbor]:
         return list(neighbors)
     against = [neighbor for neighbor in neighbors[-3:] if neighbor.support < 0]
     return [*neighbors[: _SHOWN - len(against)], *against]
-
-
-def _format_signed(value: float) -> str:
-    """Format a share with its sign; without one if it rounds to zero."""
-    return f"{value:+.2f}" if abs(value) >= 5e-3 else "0.00"
 
 
 def _points(support: float) -> str:

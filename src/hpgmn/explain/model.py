@@ -18,6 +18,7 @@ from hpgmn.explain.replicas import (
     REDUNDANT_FROM,
     UNUSED_BELOW,
     ReplicaView,
+    by_name,
     describe_patterns,
     mean_probabilities,
     memory_head,
@@ -146,9 +147,8 @@ def _sample_shares(
 
 def _mean_sizes(replica: ReplicaView, shares: Array) -> dict[str, float]:
     """Return the mean absolute Shapley value of each statistic, the largest first."""
-    sizes = np.abs(shares).mean(axis=0).tolist()
-    ranked = sorted(zip(players(replica), sizes, strict=True), key=lambda pair: -pair[1])
-    return dict(ranked)
+    sizes = by_name(players(replica), np.abs(shares).mean(axis=0))
+    return dict(sorted(sizes.items(), key=lambda pair: -pair[1]))
 
 
 # Nodes to label next

@@ -416,38 +416,22 @@ def _remove_edges(adjacency: sp.csr_array, node: int, gone: Array) -> sp.csr_arr
 
 def diffusion_row(replica: ReplicaView, name: str, adjacency: sp.csr_array, node: int) -> Array:
     """Return (N,) the unscaled diffusion row of a node on an adjacency."""
-    from hpgmn.statistics.diffusion import DenseDiffusion, coefficients, series
+    from hpgmn.statistics.diffusion import DenseDiffusion, coefficients_of_others, series
 
     settings, whole = replica.task.settings[0], replica.stage.inputs[name]
     matrix = transition(adjacency, settings.normalization, settings.diffusion_self_loop)
     if settings.diffusion_form == "topk":
         from hpgmn.statistics.push import largest_entries
 
-        entries = largest_entries(
-            matrix,
-            settings.diffusion,
-            count=settings.diffusion_topk,
-            threshold=settings.diffusion_threshold,
-            self_entry=settings.diffusion_self_entry,
-            threads=1,
-            nodes=np.array([node]),
-            teleport=settings.teleport,
-            heat_time=settings.heat_time,
-            tolerance=settings.diffusion_tolerance,
-        )
+        entries = largest_entries(matrix, settings, threads=1, nodes=np.array([node]))
         row = np.zeros(matrix.shape[0])
         row[entries.indices] = entries.data
         return row
     inner = getattr(whole, "statistic", whole)
     inverted = settings.diffusion == "ppr" and isinstance(inner, DenseDiffusion)
-    theta = coefficients(
-        settings.diffusion,
-        teleport=settings.teleport,
-        heat_time=settings.heat_time,
-        tolerance=_EXACT if inverted else settings.diffusion_tolerance,
-    )
-    if not settings.diffusion_self_entry:
-        theta = np.append(0.0, theta[1:])
+    if inverted:
+        settings = replace(settings, diffusion_tolerance=_EXACT)
+    theta = coefficients_of_others(settings)
     start = np.zeros(matrix.shape[0])
     start[node] = 1
     row = np.asarray(series(matrix.astype(np.float64).T, start, theta))

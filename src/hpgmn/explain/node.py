@@ -14,7 +14,7 @@ from hpgmn.explain.explanation import PATTERNS, SHARES_NOTE, Explanation, Neighb
 from hpgmn.explain.neighbors import Support, neighbor_support, node_notes, turning_point
 from hpgmn.explain.replicas import (
     ReplicaView,
-    by_class,
+    by_name,
     describe_patterns,
     mean_probabilities,
     missing_notes,
@@ -57,7 +57,7 @@ def explain_node(
     return Explanation(
         node=node_id(graph, position),
         prediction=names[label],
-        probabilities=by_class(names, probabilities[position]),
+        probabilities=by_name(names, probabilities[position]),
         label=names[train_label] if train_label >= 0 else None,
         statistics=statistics,
         baseline=baseline,
@@ -112,7 +112,7 @@ def _statistics(
     if not replicas[0].reads_statistics:
         return {}, None, []
     values = subset_values(replicas, np.array([position]), np.array([label]))[0]
-    shares = dict(zip(players(replicas[0]), shapley_values(values).tolist(), strict=True))
+    shares = by_name(players(replicas[0]), shapley_values(values))
     ranked = dict(sorted(shares.items(), key=lambda pair: -pair[1]))
     return ranked, float(values[0]), [SHARES_NOTE]
 
@@ -138,4 +138,4 @@ def _without(
     if not removed.size:
         return None
     ids = tuple(node_id(graph, int(v)) for v in removed)
-    return Without(ids, names[int(probabilities.argmax())], by_class(names, probabilities))
+    return Without(ids, names[int(probabilities.argmax())], by_name(names, probabilities))

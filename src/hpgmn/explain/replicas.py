@@ -222,10 +222,9 @@ def missing_notes(replicas: Sequence[ReplicaView]) -> list[str]:
             "The model has no memory, so there are no patterns (hpgmn with memory=true has them)."
         )
     elif len(replicas) > 1:
-        seed = first.task.replicas[0].seed
         notes.append(
             f"Probabilities are the mean of {len(replicas)} seeds; the memory is that of seed "
-            f"{seed}."
+            f"{first.task.replicas[0].seed}."
         )
     return notes
 
@@ -244,15 +243,14 @@ def shapley_values(values: Array) -> Array:
     """
     count = int(values.shape[0]).bit_length() - 1
     subsets = np.arange(values.shape[0])
-    size = sum((subsets >> player) & 1 for player in range(count))
-    weight = np.array(
-        [math.factorial(k) * math.factorial(count - 1 - k) for k in range(count)]
-    ) / math.factorial(count)
+    sizes = np.array([subset.bit_count() for subset in subsets.tolist()])
+    factorial = [math.factorial(k) for k in range(count + 1)]
+    weight = np.array([factorial[k] * factorial[-2 - k] for k in range(count)]) / factorial[-1]
     shares = np.zeros(count)
     for player in range(count):
         before = subsets[(subsets >> player) & 1 == 0]
         gain = values[before | (1 << player)] - values[before]
-        shares[player] = (weight[np.asarray(size)[before]] * gain).sum()
+        shares[player] = (weight[sizes[before]] * gain).sum()
     return shares
 
 
@@ -267,38 +265,28 @@ def subset_values(replicas: Sequence[ReplicaView], nodes: Array, labels: Array) 
     Nodes are evaluated one by one, so that only one node's (R, 2^S, C) logits are held.
 
     Args:
-        replicas: of HP-GMN on local statistics; their probabilities are averaged.
+        replicas: of HP-GMN; their probabilities are averaged.
         nodes: (n,) positions.
         labels: (n,) the class of each node.
     """
     names = players(replicas[0])
     subsets = torch.arange(1 << len(names))
     present = torch.stack([(subsets >> player) & 1 for player in range(len(names))], dim=1).bool()
-    encodings = [replica.encodings(nodes) for replica in replicas]
-    masks = [_masks(replica, names, present) for replica in replicas]
+    encodings, masks = [replica.encodings(nodes) for replica in replicas], []
+    for replica in replicas:  # (2^S, S·D) the components of an encoding in each subset
+        columns = [names.index(base_name(name)) for name in replica.module.names]
+        width = replica.baseline.shape[0] // len(columns)
+        masks.append(present[:, columns].to(replica.task.device).repeat_interleave(width, dim=1))
     values = []
     for index, label in enumerate(labels.tolist()):
-        logits = [
-            _logits(replica, encoding[index], mask)
-            for replica, encoding, mask in zip(replicas, encodings, masks, strict=True)
-        ]
+        logits = []
+        for replica, encoding, mask in zip(replicas, encodings, masks, strict=True):
+            query = torch.where(mask, encoding[index], replica.baseline)
+            with torch.no_grad():
+                logits.append(replica.module.head(query[None]).logits[0])
         # A copy: a view would keep the numbers of all classes.
         values.append(mean_log_probabilities(replicas, torch.stack(logits))[:, label].clone())
     return np.asarray(torch.stack(values).cpu().numpy(), np.float64)
-
-
-def _masks(replica: ReplicaView, names: list[str], present: Tensor) -> Tensor:
-    """Return (2^S, S·D) which components of an encoding are present in each subset."""
-    columns = [names.index(base_name(name)) for name in replica.module.names]
-    width = replica.baseline.shape[0] // len(columns)
-    return present[:, columns].to(replica.task.device).repeat_interleave(width, dim=1)
-
-
-def _logits(replica: ReplicaView, encoding: Tensor, mask: Tensor) -> Tensor:
-    """Return (2^S, C) logits of one node."""
-    with torch.no_grad():
-        query = torch.where(mask, encoding, replica.baseline)
-        return cast(Tensor, replica.module.head(query[None]).logits[0])
 
 
 @dataclass(frozen=True, eq=False)
@@ -353,20 +341,16 @@ class Patterns:
         return Pattern(
             number=number,
             attention=attention,
-            classes=by_class(names, self.profile[number]),
+            classes=by_name(names, self.profile[number]),
             neighborhood={
-                mode: by_class(names, shares[number]) for mode, shares in self.neighborhood.items()
+                mode: by_name(names, shares[number]) for mode, shares in self.neighborhood.items()
             },
             typical_nodes=tuple(node_id(graph, int(v)) for v in self.typical_nodes(number)),
         )
 
 
 def describe_patterns(replica: ReplicaView, probabilities: Array) -> Patterns:
-    """Describe the patterns of a replica with a memory.
-
-    Args:
-        probabilities: (N, C) of the prediction.
-    """
+    """Describe the patterns of a replica with a memory, given (N, C) probabilities."""
     assert replica.attention is not None
     attention = replica.attention.cpu().numpy().astype(np.float64)
     weight = np.maximum(attention - attention.mean(axis=0), 0)
@@ -392,6 +376,6 @@ def node_id(graph: Graph, position: int) -> str:
     return str(position if graph.node_ids is None else graph.node_ids[position])
 
 
-def by_class(names: tuple[str, ...], values: Array) -> dict[str, float]:
-    """Return a value for each class by its name."""
-    return {name: float(value) for name, value in zip(names, values, strict=True)}
+def by_name(names: Sequence[str], values: Array) -> dict[str, float]:
+    """Return values by the names of their classes or statistics."""
+    return dict(zip(names, values.tolist(), strict=True))

@@ -112,7 +112,7 @@ def from_networkx(
     from hpgmn.tables.memory import read_networkx
 
     columns = Columns(None, label, split, "source", "target", weight, drop, attributes)
-    (nodes, edges, id_column, directed), parts = read_networkx(network)
+    nodes, edges, id_column, directed, parts = read_networkx(network)
 
     def spread(names: Sequence[str]) -> tuple[str, ...]:
         return tuple(part for name in names for part in parts.get(name, [name]))
@@ -161,12 +161,12 @@ def _as_in(graph: Any, columns: Columns) -> Columns:
             f"Graph '{graph.name}' has no node_ids, so new edges cannot name its nodes.",
             "Pass the whole graph, old and new, instead of adding to it",
         )
-    columns = replace(columns, directed=graph.directed)
+    changes: dict[str, Any] = {"directed": graph.directed}
     if not graph.is_weighted:
-        columns = replace(columns, weight="")
+        changes["weight"] = ""
     if graph.preparation is None and graph.feature_names is not None:
-        columns = replace(columns, attributes=tuple(graph.feature_names.tolist()))
-    return columns
+        changes["attributes"] = tuple(graph.feature_names.tolist())
+    return replace(columns, **changes)
 
 
 def read_graph_tables(
@@ -256,10 +256,6 @@ def _extended(graph: Any, new: TableData, name: str) -> Any:
 
 def original_ids(node_ids: Array, preparation: Mapping[str, Any] | None) -> Array:
     """Return ids of the type that they had in the node table: integers if it had such.
-
-    Args:
-        node_ids: ids of a graph.
-        preparation: that of the graph.
 
     >>> original_ids(np.array(["7", "9"]), {"roles": {"has_whole_ids": True}}).tolist()
     [7, 9]

@@ -297,8 +297,9 @@ def _refuse_table_options(graph: str | Path, columns: ColumnOptions, onto: Graph
     if columns:
         from hpgmn.tables.columns import Columns
 
-        requested, defaults = vars(Columns(**columns)), vars(Columns())
-        if names := [name for name in columns if requested[name] != defaults[name]]:
+        defaults = vars(Columns())
+        names = [key for key, value in columns.items() if value not in (defaults.get(key), [])]
+        if names:
             raise SettingError(
                 f"'{graph}' has no tables, so its columns cannot be named.",
                 f"Leave out {', '.join(names)}",

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import urljoin, urlsplit
@@ -104,28 +104,26 @@ def _fetch(dataset: Dataset, folder: Path) -> Graph:
     assert dataset.download is not None
     recipe = dataset.download
     make = getattr(importlib.import_module("torch_geometric.datasets"), recipe.dataset_class)
-
-    def data(**changes: object) -> Any:
-        return make(str(folder), **{**recipe.arguments, **changes})[0]
-
-    families = {family: data(**changes) for family, changes in recipe.families.items()}
-    return _graph(dataset, data(), families)
+    families = {
+        family: make(str(folder), **{**recipe.arguments, **changes})[0]
+        for family, changes in recipe.families.items()
+    }
+    return _graph(dataset, make(str(folder), **recipe.arguments)[0], families)
 
 
 def _graph(dataset: Dataset, data: Any, families: Mapping[str, Any]) -> Graph:
     """Convert PyG's object, with the direction and the splits of the dataset."""
     assert dataset.download is not None
-    recipe = dataset.download
     x = data.x.numpy()
     y = data.y.numpy().reshape(-1).astype(np.int64)
-    if recipe.unlabels_empty:
+    if dataset.download.unlabels_empty:
         y[~x.any(axis=1)] = -1
     further = {family: _splits(twin, y) for family, twin in families.items()}
     graph = Graph(
         sp.csr_array(x) if np.count_nonzero(x) < _SPARSE_BELOW * x.size else x,
         data.edge_index.numpy(),
         y,
-        directed=recipe.directed,
+        directed=dataset.download.directed,
         name=dataset.name,
         alternative_splits={family: splits for family, splits in further.items() if splits},
     )
@@ -137,12 +135,8 @@ def _splits(data: Any, y: Array) -> Splits | None:
     """Return the splits that PyG stores, without unlabelled nodes."""
     if getattr(data, "train_mask", None) is None:
         return None
-    masks = [
-        getattr(data, f"{part}_mask").numpy().astype(bool).reshape(y.shape[0], -1)
-        & (y >= 0)[:, None]
-        for part in PARTS
-    ]
-    return Splits(*masks)
+    masks = (getattr(data, f"{part}_mask").numpy().astype(bool) for part in PARTS)
+    return Splits(*(mask.reshape(y.shape[0], -1) & (y >= 0)[:, None] for mask in masks))
 
 
 def _check_sizes(graph: Graph, dataset: Dataset) -> None:
@@ -164,15 +158,11 @@ def _check_sizes(graph: Graph, dataset: Dataset) -> None:
         )
 
 
-def _chain(error: BaseException | None) -> Iterator[BaseException]:
-    while error is not None:
-        yield error
-        error = error.__cause__ or error.__context__
-
-
 def _is_network_trouble(error: BaseException) -> bool:
     """Whether the source could not be reached."""
-    chain = list(_chain(error))
+    chain = [error]
+    while cause := chain[-1].__cause__ or chain[-1].__context__:
+        chain.append(cause)
     if any(isinstance(link, urllib.error.HTTPError | HPGMNError) for link in chain):
         return False
     unreachable = (urllib.error.URLError, ConnectionError, TimeoutError, socket.gaierror)
@@ -240,12 +230,8 @@ async def client(**options: Any) -> Any:
 def main(arguments: Sequence[str]) -> int:
     """Fetch a dataset and write its graph file, in the child process.
 
-    Args:
-        arguments: the dataset's name and the file to write; raw files are stored beside it.
-
-    Returns:
-        The exit status: 0 done, 3 no network, 1 anything else. The last line on standard error is
-        the reason.
+    Arguments are the dataset's name and the file to write; raw files are stored beside it. The exit
+    status is 0, 3 without a network, else 1; the last line on standard error is the reason.
     """
     name, target = arguments
     dataset = known_dataset(name)

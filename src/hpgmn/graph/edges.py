@@ -50,13 +50,7 @@ class SortedEdges:
     def of(
         cls, edge_index: Array, num_nodes: int, weights: Array | None = None, *, listed: bool = True
     ) -> SortedEdges:
-        """Sort edges.
-
-        Args:
-            edge_index: (2, E) positions of nodes.
-            num_nodes: N.
-            weights: (E,), or None.
-            listed: whether to store the listed order.
+        """Sort edges (2, E); ``listed`` says whether to store the listed order.
 
         >>> edges = SortedEdges.of(np.array([[1, 0, 1], [2, 1, 0]]), 3)
         >>> edges.indptr.tolist(), edges.targets.tolist(), edges.places.tolist()

@@ -62,9 +62,9 @@ class Splits(Sequence[Split]):
 
     def __getitem__(self, index: int | slice) -> Split | Splits:
         parts = (self.train[:, index], self.val[:, index], self.test[:, index])
-        return (
-            Splits(*parts, is_random=self.is_random) if isinstance(index, slice) else Split(*parts)
-        )
+        if isinstance(index, slice):
+            return Splits(*parts, is_random=self.is_random)
+        return Split(*parts)
 
     def __iter__(self) -> Iterator[Split]:
         return (self[index] for index in range(len(self)))
@@ -258,9 +258,8 @@ class Graph:
                 "Pass train_mask, val_mask and test_mask, or call hpgmn.random_splits(graph)",
             )
         if not 0 <= index < len(self.splits):
-            numbers = (
-                "only split 0" if len(self.splits) == 1 else f"splits 0 to {len(self.splits) - 1}"
-            )
+            last = len(self.splits) - 1
+            numbers = f"splits 0 to {last}" if last else "only split 0"
             raise GraphError(f"Graph '{self.name}' has {numbers} (got {index}).", "Choose one")
         return self.splits[index]
 
@@ -318,10 +317,8 @@ class Graph:
     def adjacency(self, neighbors: str) -> sp.csr_array:
         """Return the (N, N) float32 CSR matrix whose row v lists the neighbours of v.
 
-        Indices are sorted, without self-loops and repeats.
-
-        Args:
-            neighbors: "out", "in" or "undirected" (the union of both; weights are added).
+        Indices are sorted, without self-loops and repeats. ``neighbors`` is "out", "in" or
+        "undirected" (the union of both; weights are added).
         """
         merged = self._merged
         if neighbors == "out" or (not self.directed and neighbors in NEIGHBORS[:3]):
@@ -351,19 +348,12 @@ class Graph:
         """A hash of attributes, edges and node ids."""
         result = hashlib.sha256()
         x: Any = self.x
-        parts: list[Array] = [np.asarray([self.directed])]
-        if sp.issparse(x):
-            parts += [np.asarray(x.shape), x.indptr, x.indices, x.data]
-        else:
-            parts.append(x)
-        if self.edge_weight is not None:
-            parts.append(self.edge_weight)
-        if self.node_ids is not None:
-            parts.append(self.node_ids)
+        sparse = (np.asarray(x.shape), x.indptr, x.indices, x.data) if sp.issparse(x) else (x,)
+        parts = (np.asarray([self.directed]), *sparse, self.edge_weight, self.node_ids)
         result.update(f"{np.dtype(np.int64)}{(2, self.num_listed_edges)}".encode())
         for ends in [self.edge_index] if self._sorted is None else self._sorted.listed():
             result.update(ends.data)
-        for part in parts:
+        for part in (part for part in parts if part is not None):
             result.update(f"{part.dtype}{part.shape}".encode())
             result.update(np.ascontiguousarray(part).data)
         return result.hexdigest()
@@ -398,14 +388,11 @@ def random_splits(
     of the same permutation, and keeps at least one train node.
 
     Args:
-        graph_or_labels: a graph, or its labels (N,) with -1 for unknown.
-        count: S, how many splits.
+        graph_or_labels: a graph, or its labels (N,) with -1 for unknown, which are in no part.
+        count: S, the number of splits.
         fractions: shares of train, validation and test; a rest stays unused.
         stratified: whether each class is divided by the fractions.
         first_seed: seed of the first split.
-
-    Returns:
-        Three boolean arrays (N, S); a node without a label is in none of them.
 
     >>> splits = random_splits([0, 1, 0, 1, 0, 1, 0, 1, 0, 1, -1], count=2)
     >>> [int(mask.sum()) for mask in (splits.train, splits.val, splits.test)]

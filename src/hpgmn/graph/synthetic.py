@@ -10,7 +10,7 @@ counting neighbours class by class shows it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -62,26 +62,42 @@ def trading_network(
         signal: how far the class means are from the centre, in standard deviations.
         fractions: shares of train, validation and test in the ten stratified splits.
         seed: of the graph, and of the first of its splits.
-
-    Returns:
-        The graph and the best accuracy that can be expected on it.
     """
+    for is_valid, requirement, value in (
+        (num_classes >= 2, "num_classes must be at least 2", num_classes),
+        (0 <= homophily <= 1, "homophily must be from 0 to 1", homophily),
+        (0 <= noise <= 1, "noise must be from 0 to 1", noise),
+        (
+            num_nodes >= 20 * num_classes,
+            f"num_nodes must be at least {20 * num_classes}, 20 for each class",
+            num_nodes,
+        ),
+        (num_features >= 2, "num_features must be at least 2", num_features),
+        (degree >= 1, "degree must be at least 1", degree),
+        (0 <= newcomers <= 0.5, "newcomers must be from 0 to 0.5", newcomers),
+        (signal >= 0, "signal must be at least 0", signal),
+    ):
+        if not is_valid:
+            raise SettingError(f"{requirement} (got {value}).")
     pattern = class_pattern(num_classes, homophily, noise)
-    _refuse(num_nodes, num_classes, num_features, degree, newcomers, signal)
     random = np.random.default_rng(seed)
     while True:  # a class with hardly an account is all but impossible
         y = random.integers(num_classes, size=num_nodes)
         is_new = random.random(num_nodes) < newcomers
         if np.bincount(y[~is_new], minlength=num_classes).min() >= 3:
             break
-    means = signal * _circle(num_classes) @ _plane(num_features, random)  # (C, F)
+    angle = 2 * np.pi * np.arange(num_classes) / num_classes
+    circle = np.stack([np.cos(angle), np.sin(angle)], axis=1)  # (C, 2), in the order of the ring
+    plane, _ = np.linalg.qr(random.standard_normal((num_features, 2)))  # a random one, (F, 2)
+    means = signal * circle @ np.asarray(plane.T)  # (C, F)
     x = random.standard_normal((num_nodes, num_features), dtype=np.float32)
     x += means.astype(np.float32)[y]
 
     established_degree = (degree - newcomers) / (1 - newcomers)
     payments = 1 + random.poisson(established_degree - 1, size=num_nodes)
     payments[is_new] = 1
-    source = np.repeat(np.arange(num_nodes, dtype=_whole(num_nodes)), payments)
+    whole = np.int32 if num_nodes <= np.iinfo(np.int32).max else np.int64
+    source = np.repeat(np.arange(num_nodes, dtype=whole), payments)
     target = _targets(source, y, is_new, pattern, random)
 
     posterior = class_posterior(x, source, target, y, is_new, means, pattern)
@@ -108,11 +124,6 @@ def class_pattern(num_classes: int, homophily: float, noise: float) -> Array:
     h + (1-h) cos(2πf/C) ≤ 0, with the homophily h and f = ⌊C/4⌋ + 1, the further of the two:
     C = 5 allows h up to 0.44, C = 11 up to 0.12. Beyond, f alone gets what is left.
 
-    Args:
-        num_classes: C.
-        homophily: share of the payments by the pattern that stay in the payer's class.
-        noise: share of the payments whose target class is uniform.
-
     Returns:
         P (C, C), rows add up to one; P[c, d] is the share of class c's payments that go to d.
 
@@ -120,11 +131,6 @@ def class_pattern(num_classes: int, homophily: float, noise: float) -> Array:
     array([[0.05, 0.85, 0.05, 0.05],
            [0.05, 0.05, 0.85, 0.05]])
     """
-    for what, share in (("homophily", homophily), ("noise", noise)):
-        if not 0 <= share <= 1:
-            raise SettingError(f"{what} must be from 0 to 1 (got {share}).")
-    if num_classes < 2:
-        raise SettingError(f"num_classes must be at least 2 (got {num_classes}).")
     near = max(1, num_classes // 4)
     far = near + 1
     turn_near, turn_far = np.cos(2 * np.pi * np.array([near, far]) / num_classes)
@@ -158,7 +164,7 @@ def class_posterior(
         source: (E,) who pays.
         target: (E,) who is paid.
         y: (N,) classes; row v of the result does not depend on ``y[v]``.
-        is_new: (N,) who is a newcomer and can be paid by no one.
+        is_new: (N,) newcomers, whom no one pays.
         means: (C, F) class means of the attributes.
         pattern: (C, C) from :func:`class_pattern`.
 
@@ -206,40 +212,6 @@ def class_posterior(
     return posterior
 
 
-def _refuse(
-    num_nodes: int,
-    num_classes: int,
-    num_features: int,
-    degree: float,
-    newcomers: float,
-    signal: float,
-) -> None:
-    if num_nodes < 20 * num_classes:
-        raise SettingError(
-            f"num_nodes must be at least {20 * num_classes}, 20 for each class (got {num_nodes})."
-        )
-    if num_features < 2:
-        raise SettingError(f"num_features must be at least 2 (got {num_features}).")
-    if not degree >= 1:
-        raise SettingError(f"degree must be at least 1 (got {degree}).")
-    if not 0 <= newcomers <= 0.5:
-        raise SettingError(f"newcomers must be from 0 to 0.5 (got {newcomers}).")
-    if not signal >= 0:
-        raise SettingError(f"signal must be at least 0 (got {signal}).")
-
-
-def _circle(num_classes: int) -> Array:
-    """Return one point per class on the unit circle, in the order of the ring (C, 2)."""
-    angle = 2 * np.pi * np.arange(num_classes) / num_classes
-    return np.stack([np.cos(angle), np.sin(angle)], axis=1)
-
-
-def _plane(num_features: int, random: np.random.Generator) -> Array:
-    """Draw a random plane in attribute space: two orthonormal rows (2, F)."""
-    basis, _ = np.linalg.qr(random.standard_normal((num_features, 2)))
-    return np.asarray(basis.T)
-
-
 def _targets(
     source: Array, y: Array, is_new: Array, pattern: Array, random: np.random.Generator
 ) -> Array:
@@ -250,27 +222,22 @@ def _targets(
     steps = pattern.cumsum(axis=1)
     payer_class = y.astype(np.min_scalar_type(pattern.shape[0]))[source]
     draw = random.random(source.shape[0])
-    wanted = np.zeros_like(payer_class)
+    target_class = np.zeros_like(payer_class)
     for label in range(pattern.shape[0] - 1):
-        wanted += draw >= steps[payer_class, label]
+        target_class += draw >= steps[payer_class, label]
     del draw
 
     established = np.flatnonzero(~is_new).astype(source.dtype)
     members = established[np.argsort(y[established], kind="stable")]  # grouped by class
     size = np.bincount(y[established], minlength=pattern.shape[0]).astype(source.dtype)
     first = np.cumsum(size, dtype=source.dtype) - size
-    place = np.zeros(y.shape[0], dtype=source.dtype)  # where an account stands within its class
-    place[members] = np.arange(members.shape[0]) - first[y[members]]
+    rank = np.zeros(y.shape[0], dtype=source.dtype)  # of an account within its class
+    rank[members] = np.arange(members.shape[0]) - first[y[members]]
 
-    is_rival = (wanted == payer_class) & ~is_new[source]  # the payer is in that class itself
+    is_rival = (target_class == payer_class) & ~is_new[source]  # the payer is in that class itself
     share = random.random(source.shape[0])
-    share *= size[wanted] - is_rival
+    share *= size[target_class] - is_rival
     chosen = share.astype(source.dtype)
-    chosen += is_rival & (chosen >= place[source])  # skip the payer
-    found: Array = members[first[wanted] + chosen]
-    return found
-
-
-def _whole(count: int) -> type[np.signedinteger[Any]]:
-    """Return the narrowest integer type of graph files for so many nodes."""
-    return np.int32 if count <= np.iinfo(np.int32).max else np.int64
+    chosen += is_rival & (chosen >= rank[source])  # skip the payer
+    targets: Array = members[first[target_class] + chosen]
+    return targets

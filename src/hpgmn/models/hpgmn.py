@@ -66,7 +66,7 @@ class EstimatorSettings:
     estimator_dropout: float = dropout_setting(
         0.5, "dropout of the label estimator, on its input columns and hidden layer"
     )
-    estimator_epochs: int = setting(200, "most epochs of the label estimator", low=1)
+    estimator_epochs: int = setting(200, "maximum number of epochs of the label estimator", low=1)
     estimator_patience: int = setting(
         50, "stop the estimator after so many epochs without a better one; 0: never", low=0
     )

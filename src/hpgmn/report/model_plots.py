@@ -21,9 +21,9 @@ from hpgmn.report.plots import (
     inline_svg,
     legend,
     percent_axis,
-    short,
     slant,
 )
+from hpgmn.report.rendering import largest_shares, short
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -156,6 +156,16 @@ def _colours(count: int) -> list[str]:
     return [COLOURS[min(index, len(COLOURS) - 1)] for index in range(count)]
 
 
+def pattern_marks(content: Mapping[str, Any]) -> dict[int, str]:
+    """Mark patterns that are unused, or redundant with a more used one."""
+    marks = {int(k): "unused" for k in content["unused"]}
+    rank = {pattern["number"]: at for at, pattern in enumerate(content["patterns"])}
+    for group in content["redundant"]:
+        first, *others = sorted(group, key=lambda k: rank[k])
+        marks |= {int(k): f"like {first}" for k in others}
+    return marks
+
+
 def pattern_heatmap(
     patterns: Sequence[Mapping[str, Any]],
     classes: Sequence[str],
@@ -226,12 +236,6 @@ def _class_profiles(
     rest = np.setdiff1d(np.arange(len(labels)), largest)
     merged = np.column_stack([shares[:, largest], shares[:, rest].sum(axis=1)])
     return merged, [*(labels[index] for index in largest), f"{rest.size} other classes"]
-
-
-def largest_shares(shares: Mapping[str, float], most: int = 2) -> str:
-    """List the classes with the largest shares, leaving out those below one percent."""
-    ranked = sorted(shares.items(), key=lambda pair: -pair[1])[:most]
-    return ", ".join(f"{short(name)} {share:.0%}" for name, share in ranked if share >= 0.01)
 
 
 def _patterns_alt(patterns: Sequence[Mapping[str, Any]]) -> str:

@@ -1,70 +1,47 @@
-"""The report page: recorded values as tables, figures and facts, rendered by templates."""
+"""The report page: recorded values as figures, tables and facts, rendered by templates.
+
+Each section is a macro of ``sections.html.j2``, which formats what was recorded; what has to be
+computed or drawn first is computed here.
+"""
 
 from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 
-from hpgmn.base.errors import (
-    MISSING,
-    count_noun,
-    format_duration,
-    format_setting,
-    format_time,
-    percent,
-)
+from hpgmn.auditing.graph_audit import ALIKE, MEASURES
+from hpgmn.base.errors import MISSING, count_noun, format_duration, format_setting, percent
 from hpgmn.base.metrics import metric_words
-from hpgmn.graph import Array
-from hpgmn.report import plots
-from hpgmn.report.model_sections import (
-    calibration_section,
-    explorer_section,
-    health_section,
-    model_sections,
-)
+from hpgmn.evaluation.scores import class_scores
+from hpgmn.explain.explanation import DIRECTIONS, STATISTICS
+from hpgmn.report import model_plots, plots
 from hpgmn.report.rendering import (
     LearningCurves,
     ReportData,
-    Row,
-    Table,
-    difference_text,
+    environment,
+    facts,
     finite_mean,
+    largest_shares,
     mapping,
-    markup,
     number,
     printable,
     render_page,
     resource,
+    short,
     value_range,
 )
 
 MOST_ERRORS = 15
 """Rows in the list of the most frequent errors."""
-
-SECTIONS = {
-    "warnings": "Warnings",
-    "graph": "Graph",
-    "health": "Graph health",
-    "scores": "Scores by split",
-    "curves": "Learning curves",
-    "confusion": "Confusion matrix",
-    "classes": "Scores by class",
-    "calibration": "Calibration",
-    "learned": "What the model has learned",
-    "statistics": "Contribution of the statistics",
-    "memory": "The memory",
-    "label-next": "Nodes to label next",
-    "explorer": "Node explorer",
-    "choice": "Choice of settings",
-    "settings": "Settings",
-    "repeat": "Reproduce this run",
-}
-"""The sections in the order of the page; those without data are left out."""
+MOST_PATTERNS = 60
+"""Patterns beyond which the heatmap shows the most used only."""
+MOST_BARS = 16
+"""Classes beyond which the bars show those with the most sampled nodes only."""
 
 STAGE_NAMES = {
     "estimator": "Label estimator",
@@ -74,21 +51,6 @@ STAGE_NAMES = {
     "representation": "Representation, without labels",
     "gcnii": "GCNII",
     "main": "Main training",
-}
-_METRIC_NAMES = {
-    "roc_auc": "ROC-AUC",
-    "balanced_accuracy": "balanced accuracy",
-    "macro_f1": "macro F1",
-    "average_precision": "average precision",
-}
-_FACT_NAMES = {
-    "num_nodes": "Nodes",
-    "num_edges": "Edges",
-    "num_features": "Attributes",
-    "num_classes": "Classes",
-    "cpu": "Processor",
-    "gpu": "GPU",
-    "torch": "PyTorch",
 }
 _TABLE_OPTIONS = {"split": "split-column", "categories": "category"}
 
@@ -103,74 +65,71 @@ class ReportDataError(ValueError):
 
 def render_report(data: ReportData) -> str:
     """Return the HTML page of a run; ReportDataError for data of an unexpected form."""
+    sections: Any = environment().get_template("sections.html.j2").module
     with _report_invalid("metrics"):
         headline = _headline(data)
-        created = data.metrics.get("created")
-        sections: dict[str, Any] = {
-            "warnings": _warnings(data),
-            "graph": _graph(data),
-            "scores": _scores(data),
-            "curves": _curves(data),
-            "confusion": _confusion(data),
-            "classes": _class_scores(data),
-            "calibration": calibration_section(data),
-            "choice": _choice(data),
+        warnings = data.metrics.get("warnings") or []
+        summary = dict(mapping(data.metrics.get("graph_summary")))
+        summary.pop("class_names", None)
+        bodies = {
+            "warnings": sections.warnings([warnings] if isinstance(warnings, str) else warnings),
+            "graph": sections.graph(facts(summary)),
+            "scores": sections.scores(**_scores(data)),
+            "curves": sections.curves(_curves(data)),
+            "confusion": sections.confusion(**_confusion(data)),
+            "classes": sections.classes(**_class_scores(data)),
         }
+        if calibration := mapping(data.metrics.get("calibration")):
+            bodies["calibration"] = sections.calibration(**_calibration(data, calibration))
+        if choice := _choice(data):
+            bodies["choice"] = sections.choice(**choice)
     with _report_invalid("audit"):
-        sections["health"] = health_section(data.audit)
+        if "left_out" in data.audit:
+            bodies["health"] = sections.left_out(data.audit["left_out"])
+        elif data.audit:
+            bodies["health"] = sections.health(data.audit, MEASURES, ALIKE)
     with _report_invalid("understanding"):
-        sections |= model_sections(data)
+        if "left_out" in data.understanding:
+            bodies["learned"] = sections.left_out(data.understanding["left_out"])
+        elif data.understanding:
+            bodies |= _model_sections(sections, data)
     with _report_invalid("explorer"):
-        sections["explorer"] = explorer_section(data.explorer)
+        if data.explorer and data.explorer["nodes"]:
+            bodies["explorer"] = sections.explorer(**_explorer(data.explorer))
     with _report_invalid("config"):
         settings = data.config["settings"].items()
         rows = [(str(name), format_setting(value)) for name, value in settings]
-        caption = f"Settings of {data.config['model']}"
-        sections["settings"] = Table(caption, ("Setting", "Value"), rows)
-        sections["repeat"] = _repeat(data)
-    shown = {key: sections.get(key) for key in SECTIONS if sections.get(key) is not None}
+        bodies["settings"] = sections.settings(data.config["model"], rows)
+        bodies["repeat"] = sections.repeat(*_repeat(data))
     return render_page(
         "report.html.j2",
         title=f"{data.metrics['model']} on {data.metrics['graph']}",
-        titles={key: SECTIONS[key] for key in shown},
-        script=resource("explorer.js") if "explorer" in shown else "",
-        sections=shown,
-        data=data,
-        headline=headline,
+        titles={key: title for key, title in sections.titles.items() if key in bodies},
+        bodies=bodies,
+        script=resource("explorer.js") if "explorer" in bodies else "",
         version=data.metrics.get("version") or "",
-        created=created,
-        created_short=format_time(created),
+        created=data.metrics.get("created"),
+        num_runs=data.num_runs,
+        **headline,
     )
 
 
 @contextmanager
 def _report_invalid(part: str) -> Iterator[None]:
+    from jinja2 import UndefinedError
+
+    invalid = (KeyError, IndexError, TypeError, ValueError, AttributeError, UndefinedError)
     try:
         yield
-    except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
+    except invalid as error:
         raise ReportDataError(part, error) from None
-
-
-def _facts(content: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Flatten a recorded mapping into rows of name and value."""
-    rows = []
-    for key, value in content.items():
-        name = _FACT_NAMES.get(key, str(key).removeprefix("num_").replace("_", " ").capitalize())
-        if isinstance(value, dict):
-            rows += [(f"{name}, {inner.lower()}", text) for inner, text in _facts(value)]
-        elif isinstance(value, float):
-            rows.append((name, f"{value:.3g}" if math.isfinite(value) else MISSING))
-        elif isinstance(value, int) and not isinstance(value, bool):
-            rows.append((name, f"{value:,}"))
-        elif value is not None:
-            rows.append((name, format_setting(value)))
-    return rows
 
 
 def _metric_name(data: ReportData) -> str:
     name = str(data.metrics["metric"])
     words = metric_words(name, data.metrics.get("positive"))
-    return words.replace(name, _METRIC_NAMES.get(name, name), 1)
+    readable = {"roc_auc": "ROC-AUC", "macro_f1": "macro F1"}.get(name, name.replace("_", " "))
+    return words.replace(name, readable, 1)
 
 
 def _mean_and_std(data: ReportData, content: Mapping[str, Any], name: str) -> str:
@@ -208,26 +167,12 @@ def _headline(data: ReportData) -> dict[str, Any]:
     tiles.append(("Runs", f"{data.num_runs}", grid))
     if not math.isnan(number(metrics.get("seconds"))):
         tiles.append(("Time", format_duration(metrics["seconds"]), "all runs"))
-    difference = accuracy - baseline
-    std = number(metrics.get("test_accuracy_std"))
+    difference, std = accuracy - baseline, number(metrics.get("test_accuracy_std"))
+    points = None if math.isnan(difference) else round(100 * difference, 2)
     versus_spread = None
-    if data.num_runs > 1 and not math.isnan(std) and round(100 * difference, 2):
+    if data.num_runs > 1 and not math.isnan(std) and points:
         versus_spread = "less than" if abs(difference) < std else "more than"
-    return {
-        "tiles": tiles,
-        "difference": difference_text(difference),
-        "versus_spread": versus_spread,
-    }
-
-
-def _warnings(data: ReportData) -> list[str]:
-    warnings = data.metrics.get("warnings") or []
-    return [warnings] if isinstance(warnings, str) else list(warnings)
-
-
-def _graph(data: ReportData) -> list[tuple[str, str]]:
-    summary = mapping(data.metrics.get("graph_summary"))
-    return _facts({key: value for key, value in summary.items() if key != "class_names"})
+    return {"tiles": tiles, "points": points, "versus_spread": versus_spread}
 
 
 def _scores(data: ReportData) -> dict[str, Any]:
@@ -253,9 +198,13 @@ def _scores(data: ReportData) -> dict[str, Any]:
     caption = f"{metric[:1].upper()}{metric[1:]} by split"
     caption += f", {num_seeds} seeds each" if num_seeds > 1 else ""
     is_drawn = data.num_runs > 1 and np.isfinite(tests).any()
-    figure = plots.run_scores(tests, splits, metric, "scores") if is_drawn else None
-    table = Table(caption, head, rows, foot=num_splits > 1)
-    return {"figure": markup(figure), "table": table}
+    return {
+        "figure": plots.run_scores(tests, splits, metric, "scores") if is_drawn else None,
+        "caption": caption,
+        "head": head,
+        "rows": rows[:num_splits],
+        "foot": rows[num_splits] if num_splits > 1 else None,
+    }
 
 
 def _curves(data: ReportData) -> list[dict[str, Any]]:
@@ -270,7 +219,7 @@ def _curves(data: ReportData) -> list[dict[str, Any]]:
             shown.append(
                 {
                     "title": STAGE_NAMES.get(stage.stage, stage.stage),
-                    "figures": [markup(figure) for figure in figures if figure],
+                    "figures": [figure for figure in figures if figure],
                     "num_runs": len(stage.curves["loss"]),
                     "first_stop": _first_stop(stage),
                 }
@@ -286,99 +235,190 @@ def _first_stop(stage: LearningCurves) -> int | None:
 
 
 def _confusion(data: ReportData) -> dict[str, Any]:
-    if not data.confusion.any():
-        return {}
-    if len(data.classes) <= plots.MOST_CELLS_WITH_TEXT:
-        summary = "The matrix as a table"
-        rows = [
-            [label, *(f"{count:,}" for count in counts)]
-            for label, counts in zip(data.classes, data.confusion, strict=True)
+    counts, classes = data.confusion, data.classes
+    errors = None
+    if len(classes) > plots.MOST_CELLS_WITH_TEXT:
+        wrong = counts - np.diag(np.diag(counts))
+        order = np.argsort(-wrong, axis=None, kind="stable")[:MOST_ERRORS]
+        pairs = [divmod(int(position), len(classes)) for position in order]
+        errors = [
+            {
+                "true": classes[true],
+                "predicted": classes[predicted],
+                "count": int(wrong[true, predicted]),
+                "share": float(wrong[true, predicted] / counts[true].sum()),
+            }
+            for true, predicted in pairs
+            if wrong[true, predicted]
         ]
-        caption = "Test nodes by true class (row) and predicted class (column)"
-        table = Table(caption, ["True class", *data.classes], rows)
-    else:
-        summary = "The most frequent errors"
-        head = ("True class", "Predicted class", "Test nodes", "Share of the class")
-        table = Table(summary, head, list(_frequent_errors(data)))
     return {
-        "figure": markup(plots.confusion_matrix(data.confusion, data.classes, "confusion")),
-        "num_merged": len(data.classes) - plots.MOST_CLASSES + 1,
-        "summary": summary,
-        "table": table,
-    }
-
-
-def _frequent_errors(data: ReportData) -> Iterator[Row]:
-    wrong = data.confusion - np.diag(np.diag(data.confusion))
-    for position in np.argsort(-wrong, axis=None, kind="stable")[:MOST_ERRORS]:
-        true, predicted = divmod(int(position), len(data.classes))
-        count = wrong[true, predicted]
-        if count:
-            share = percent(count / data.confusion[true].sum())
-            yield data.classes[true], data.classes[predicted], f"{count:,}", share
-
-
-def class_scores(confusion: Array) -> dict[str, Array]:
-    """Return precision, recall, F1 and support of each class, NaN where undefined.
-
-    >>> class_scores(np.array([[3, 1], [0, 0]]))["recall"]
-    array([0.75,  nan])
-    """
-    hits, support, predicted = np.diag(confusion), confusion.sum(axis=1), confusion.sum(axis=0)
-
-    def share(part: Array, whole: Array) -> Array:
-        return np.where(whole > 0, part / np.maximum(whole, 1), np.nan)
-
-    return {
-        "precision": share(hits, predicted),
-        "recall": share(hits, support),
-        "f1": share(2 * hits, support + predicted),
-        "support": support,
+        "num_runs": data.num_runs,
+        "num_merged": len(classes) - plots.MOST_CLASSES + 1,
+        "figure": plots.confusion_matrix(counts, classes, "confusion") if counts.any() else None,
+        "classes": list(classes),
+        "counts": [[name, *row] for name, row in zip(classes, counts.tolist(), strict=True)],
+        "errors": errors,
     }
 
 
 def _class_scores(data: ReportData) -> dict[str, Any]:
-    if not data.confusion.any():
-        return {}
-    scores = class_scores(data.confusion)
-    columns = [scores[name] for name in ("precision", "recall", "f1")]
-    supports = [*scores["support"], scores["support"].sum()]
-    rows = [
-        [label, *(percent(column[index]) for column in columns)]
-        for index, label in enumerate(data.classes)
-    ]
-    rows.append(["Mean, total support", *(percent(finite_mean(column)) for column in columns)])
-    head = ["Class", "Precision", "Recall", "F1", "Support"]
-    for row, support in zip(rows, supports, strict=True):
-        row.append(f"{support:,}")
-        if data.num_runs > 1:
-            row.append(f"{support / data.num_runs:,.1f}")
-    if data.num_runs > 1:
-        head.append("Support per run")
-    caption = "Test nodes by class" + (", all runs pooled" if data.num_runs > 1 else "")
-    has_dash = any(MISSING in row for row in rows)
-    return {"table": Table(caption, head, rows, foot=True), "has_dash": has_dash}
+    rows = class_scores(data.confusion, data.classes)
+    means = {
+        key: finite_mean(np.array([number(row[key]) for row in rows]))
+        for key in ("precision", "recall", "f1")
+    }
+    total = {"class": "Mean, total support", **means, "support": int(data.confusion.sum())}
+    has_dash = any(None in row.values() for row in rows)
+    return {"num_runs": data.num_runs, "rows": rows, "total": total, "has_dash": has_dash}
+
+
+def _calibration(data: ReportData, recorded: Mapping[str, Any]) -> dict[str, Any]:
+    lists = {key: recorded.get(key) or [] for key in ("coverage", "thresholds", "reliability")}
+    coverage, thresholds, reliability = lists.values()
+    bins = [row for row in reliability if row["count"]]
+    temperatures = np.array([number(value) for value in recorded.get("temperature") or []])
+    is_fitted = data.config.get("calibrate") is not False
+    return {
+        "content": {**recorded, **lists},
+        "num_runs": data.num_runs,
+        "temperature": value_range(temperatures, "{:.2f}") if is_fitted else None,
+        "has_error": not math.isnan(number(recorded.get("ece_after_mean"))),
+        "bins": bins,
+        "reliability": bins and model_plots.reliability_diagram(bins, "reliability"),
+        "coverage": coverage and model_plots.coverage_curve(coverage, thresholds, "coverage"),
+    }
 
 
 def _choice(data: ReportData) -> dict[str, Any] | None:
     content = mapping(data.metrics.get("portfolio"))
-    members = [mapping(row) for row in content.get("members") or []]
-    if not members:
+    if not content.get("members"):
         return None
-    rows = [
-        (
-            str(row.get("name")),
-            str(row.get("model")),
-            percent(number(row.get("val_score_mean"))),
-            format_duration(float(row.get("seconds") or 0)),
-            "chosen" if row.get("name") == content.get("chosen") else str(row.get("failure") or ""),
-        )
-        for row in members
-    ]
+    optional = dict.fromkeys(("name", "model", "val_score_mean", "seconds", "failure"))
+    members = [optional | dict(mapping(row)) for row in content["members"]]
     return {
+        "members": members,
+        "chosen": content.get("chosen"),
         "metric": _metric_name(data),
         "splits": count_noun(len(content.get("splits") or ()), "split"),
-        "table": Table("The portfolio", ("Settings", "Model", "Validation", "Time", "Note"), rows),
+    }
+
+
+# Sections about the model
+
+
+def _model_sections(sections: Any, data: ReportData) -> dict[str, Any]:
+    content = data.understanding
+    scope = None
+    if data.num_runs > 1:
+        models = "Model" if content["seeds"] == 1 else f"Mean of {content['seeds']} models"
+        scope = f"{models} of split {content['split']}."
+    notes = {line.startswith("Nodes to label"): line for line in content["notes"]}
+    other_notes = [line for line in content["notes"] if line != notes.get(True)]
+    bodies = {
+        "statistics": sections.statistics(content, scope, STATISTICS, **_statistics(content)),
+        "memory": sections.memory(content, scope, **_memory(content, other_notes)),
+    }
+    if content["label_next"]:
+        bodies["label-next"] = sections.label_next(content["label_next"], notes.get(True, ""))
+    return bodies
+
+
+def _statistics(content: Mapping[str, Any]) -> dict[str, Any]:
+    shares = mapping(content["statistics"])
+    names, figures = list(shares), []
+    groups = sorted(content["statistics_by_class"], key=lambda group: -group["nodes"])
+    if shares:
+        figures.append(model_plots.share_bars(shares, "shares"))
+    if len(groups) > 1:
+        figures.append(model_plots.class_bars(names, groups[:MOST_BARS], "class-shares"))
+    by_class = [
+        (group["name"], group["nodes"], *(f"{group['statistics'][key]:.3f}" for key in names))
+        for group in groups
+    ]
+    return {"figures": figures, "most_bars": MOST_BARS, "by_class": by_class}
+
+
+def _memory(content: Mapping[str, Any], notes: Sequence[str]) -> dict[str, Any]:
+    patterns, classes = content["patterns"], content["class_names"]
+    if not patterns:
+        return dict.fromkeys(("figure", "notes", "head", "rows", "profiles", "map"))
+    marks, shown = model_plots.pattern_marks(content), patterns[:MOST_PATTERNS]
+    cuts = []
+    num_merged = len(classes) - plots.MOST_CLASSES + 1
+    if num_merged > 1:
+        cuts.append(f"The {num_merged} classes with the smallest shares are merged.")
+    if len(shown) < len(patterns):
+        cuts.append(f"Shown are the {len(shown)} most used patterns of {len(patterns)}.")
+    modes = list(patterns[0]["neighborhood"])
+    neighbor_heads = [f"Classes of {DIRECTIONS.get(mode, mode)}" for mode in modes]
+    numbers = {row["number"]: str(row["number"]) for row in patterns}
+    numbers |= {k: f"{k} ({mark})" for k, mark in marks.items()}
+    profiles = None
+    if len(classes) <= plots.MOST_CELLS_WITH_TEXT:
+        profiles = [
+            [row["number"], *(f"{row['classes'][label]:.0%}" for label in classes)]
+            for row in patterns
+        ]
+    used = [row["number"] for row in patterns if row["number"] not in marks]
+    return {
+        "figure": model_plots.pattern_heatmap(shown, classes, marks, len(patterns), "patterns"),
+        "notes": [*cuts, *notes],
+        "head": ["Pattern", "Attention", "Classes of its nodes", *neighbor_heads, "Typical nodes"],
+        "rows": [
+            [
+                numbers[row["number"]],
+                f"{row['attention']:.1%}",
+                largest_shares(row["classes"]) or MISSING,
+                *(largest_shares(row["neighborhood"][mode]) or MISSING for mode in modes),
+                ", ".join(short(node) for node in row["typical_nodes"]),
+            ]
+            for row in patterns
+        ],
+        "profiles": profiles,
+        "map": content.get("map") and _map(content["map"], classes, used),
+    }
+
+
+def _map(content: Mapping[str, Any], names: Sequence[str], used: Sequence[int]) -> dict[str, Any]:
+    classes, nodes = np.array(content["classes"], int), np.array(content["nodes"], float)
+    present, counts = np.unique(classes, return_counts=True)
+    order = np.argsort(-counts, kind="stable")
+    centres = [
+        (names[label], f"{count:,}", *_coordinates(nodes[classes == label].mean(axis=0)))
+        for label, count in zip(present[order].tolist(), counts[order].tolist(), strict=True)
+    ]
+    return {
+        **content,
+        "figure": model_plots.memory_map(content, names, used, "map"),
+        "enlargement": model_plots.enlargement(content),
+        "centres": centres,
+        "positions": [(k, *_coordinates(point)) for k, point in enumerate(content["patterns"])],
+    }
+
+
+def _coordinates(point: Iterable[float]) -> list[str]:
+    return [f"{part:.3g}" for part in point]
+
+
+def _explorer(content: Mapping[str, Any]) -> dict[str, Any]:
+    """Choose examples: a wrong prediction, one decided by few neighbours, an unsure one."""
+    nodes = content["nodes"]
+    evaluated = [n for n, node in enumerate(nodes) if node["role"] in ("val", "test")]
+    wrong = [n for n in evaluated if nodes[n]["label"] not in (None, nodes[n]["prediction"])]
+    turned = [n for n, node in enumerate(nodes) if node.get("turning")]
+    reasons: dict[int, str] = {}
+    if wrong:
+        reasons[wrong[0]] = "wrong prediction"
+    if turned:
+        fewest = min(turned, key=lambda n: len(nodes[n]["turning"]["neighbors"]))
+        reasons.setdefault(fewest, "decided by few neighbours")
+    unsure = min(range(len(nodes)), key=lambda n: max(nodes[n]["probabilities"]))
+    reasons.setdefault(unsure, "least confident")
+    return {
+        "content": content,
+        "styles": resource("explorer.css"),
+        "num_weighed": sum("support" in node for node in nodes),
+        "examples": [(content["ids"][n], reason) for n, reason in reasons.items()],
     }
 
 
@@ -413,7 +453,8 @@ def _table_options(name: str, value: Any) -> list[str]:
     return [word for item in values for word in (option, str(item))]
 
 
-def _repeat(data: ReportData) -> dict[str, Any]:
+def _repeat(data: ReportData) -> tuple[str, list[tuple[str, str]]]:
+    """Return the command, and the rows about versions, machine and cost."""
     from markupsafe import Markup
 
     words = [shlex.quote(word) for word in train_command(data.config)]
@@ -426,7 +467,7 @@ def _repeat(data: ReportData) -> dict[str, Any]:
         lines[-1] += f" {option}"
     metrics = data.metrics
     rows = [("hpgmn", str(metrics.get("version") or data.config.get("version") or MISSING))]
-    rows += _facts(mapping(metrics.get("hardware")))
+    rows += facts(mapping(metrics.get("hardware")))
     for key, name in (
         ("seconds", "Time, total"),
         ("seconds_statistics", "Time, statistics"),
@@ -436,8 +477,6 @@ def _repeat(data: ReportData) -> dict[str, Any]:
             rows.append((name, format_duration(metrics[key])))
     if not math.isnan(number(metrics.get("peak_memory_mb"))):
         rows.append(("Peak memory", f"{metrics['peak_memory_mb']:,.0f} MB"))
-    return {
-        # A quoted word may contain line breaks, which belong to the command.
-        "code": Markup("\n").join(printable(p) for line in lines for p in line.split("\n")),
-        "table": Table("Versions, machine and cost", ("What", "Value"), rows),
-    }
+    # A quoted word may contain line breaks, which belong to the command.
+    code = Markup("\n").join(printable(part) for line in lines for part in line.split("\n"))
+    return code, rows

@@ -18,9 +18,10 @@ from xml.etree import ElementTree  # parses matplotlib's own output  # nosec B40
 import numpy as np
 
 from hpgmn.graph import Array
-from hpgmn.report.rendering import LearningCurves, printable
+from hpgmn.report.rendering import LearningCurves, printable, short
 
 if TYPE_CHECKING:
+    from markupsafe import Markup
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
@@ -36,7 +37,6 @@ COLOURS = (
 MOST_POINTS = 150  # of one curve
 MOST_CELLS_WITH_TEXT = 12  # classes beyond which a matrix shows colours only
 MOST_CLASSES = 30  # classes beyond which the smallest are merged into one
-LONGEST_LABEL = 18
 _CURVE_SIZE, _CURVE_MARGINS = (4.4, 2.9), (0.78, 0.15, 0.5, 0.3)
 
 _STYLE: dict[Any, Any] = {
@@ -61,12 +61,6 @@ _STYLE: dict[Any, Any] = {
     "legend.fontsize": 9,
     "svg.fonttype": "none",  # text stays text: small, and set in the browser's font
 }
-
-
-def short(value: object, longest: int = LONGEST_LABEL) -> str:
-    """Truncate a value to the length of a label."""
-    text = printable(value)
-    return text if len(text) <= longest else text[: longest - 1] + "…"
 
 
 # Learning curves and scores
@@ -382,8 +376,9 @@ def percent_axis(axes: Axes, which: str = "y") -> None:
     axis.set_major_formatter(PercentFormatter(xmax=1))
 
 
-def inline_svg(figure: Figure, prefix: str, alt: str) -> str:
+def inline_svg(figure: Figure, prefix: str, alt: str) -> Markup:
     """Return the figure as an element without namespace and style sheet, with its own ids."""
+    from markupsafe import Markup
     from matplotlib.backends.backend_svg import FigureCanvasSVG
     from matplotlib.ticker import AutoLocator, MaxNLocator
 
@@ -420,7 +415,8 @@ def inline_svg(figure: Figure, prefix: str, alt: str) -> str:
         "aria-label": printable(alt),
         "stroke-linejoin": "round",
     }
-    return ElementTree.tostring(root, encoding="unicode")
+    # ElementTree has escaped every text.
+    return Markup(ElementTree.tostring(root, encoding="unicode"))  # nosec B704
 
 
 def _inline_attributes(tag: str, attributes: Mapping[str, str], prefix: str) -> dict[str, str]:

@@ -12,14 +12,15 @@ import base64
 import hashlib
 import math
 import unicodedata
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 import numpy as np
 
-from hpgmn.base.errors import MISSING
+from hpgmn.base.errors import MISSING, format_duration, format_setting, format_time
 from hpgmn.graph import Array
 
 if TYPE_CHECKING:
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     from markupsafe import Markup
 
 CURVE_NAMES = ("loss", "val_loss", "val_score")
+LONGEST_LABEL = 18
+_FACT_NAMES = {"num_features": "Attributes", "cpu": "Processor", "gpu": "GPU", "torch": "PyTorch"}
 
 
 @dataclass(frozen=True)
@@ -96,32 +99,6 @@ def mapping(value: object) -> Mapping[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-Row = Sequence[Any]
-
-
-@dataclass(frozen=True)
-class Cell:
-    """A cell of a table with a second line, or in bold."""
-
-    text: str
-    note: str = ""
-    is_strong: bool = False
-
-
-@dataclass(frozen=True)
-class Table:
-    """A table of the page; its cells are text, numbers or :class:`Cell`.
-
-    Attributes:
-        foot: whether the last row is a total.
-    """
-
-    caption: str
-    head: Sequence[str]
-    rows: Sequence[Row]
-    foot: bool = False
-
-
 @cache
 def environment() -> Environment:
     """Return the template environment: autoescape, and control characters replaced."""
@@ -135,6 +112,15 @@ def environment() -> Environment:
         keep_trailing_newline=True,
         finalize=_finalize,
     )
+    env.filters |= {
+        "decimals": partial(format_number, form=".3f"),
+        "duration": format_duration,
+        "number": format_count,
+        "percent": format_percent,
+        "short": short,
+        "short_time": format_time,
+        "url_quote": partial(quote, safe=""),
+    }
     env.policies["json.dumps_kwargs"] = {"separators": (",", ":"), "allow_nan": False}
     return env
 
@@ -173,13 +159,6 @@ def resource(name: str) -> Markup:
     return Markup(loader.get_source(environment(), name)[0])  # nosec B704
 
 
-def markup(svg: str | None) -> Markup | None:
-    """Mark a figure as safe: :func:`hpgmn.report.plots.inline_svg` has escaped its text."""
-    from markupsafe import Markup
-
-    return None if svg is None else Markup(svg)  # nosec B704
-
-
 def printable(value: object) -> str:
     r"""Return a value as one line of text that any HTML or SVG file may contain.
 
@@ -197,9 +176,32 @@ def _is_control(character: str) -> bool:
     return is_noncharacter or unicodedata.category(character) in {"Cc", "Cs"}
 
 
-def decimals(value: float) -> str:
-    """Format a number with three decimals, NaN as a dash."""
-    return MISSING if math.isnan(value) else f"{value:.3f}"
+def short(value: object, longest: int = LONGEST_LABEL) -> str:
+    """Truncate a value to the length of a label."""
+    text = printable(value)
+    return text if len(text) <= longest else text[: longest - 1] + "…"
+
+
+def format_number(value: object, form: str) -> str:
+    """Format a recorded number; a missing one as a dash."""
+    known = number(value)
+    return MISSING if math.isnan(known) else format(known, form)
+
+
+def format_percent(value: object, digits: int = 2) -> str:
+    """Format a recorded share; a missing one as a dash."""
+    return format_number(value, f".{digits}%")
+
+
+def format_count(value: float, form: str = "") -> str:
+    """Format a number with separators of thousands."""
+    return f"{value:,{form}}"
+
+
+def largest_shares(shares: Mapping[str, float], most: int = 2) -> str:
+    """List the classes with the largest shares, leaving out those below one percent."""
+    ranked = sorted(shares.items(), key=lambda pair: -pair[1])[:most]
+    return ", ".join(f"{short(name)} {share:.0%}" for name, share in ranked if share >= 0.01)
 
 
 def value_range(values: Array, form: str) -> str:
@@ -217,14 +219,17 @@ def finite_mean(values: Array) -> float:
     return float(finite.mean()) if finite.size else math.nan
 
 
-def difference_text(difference: float) -> str | None:
-    """Format a difference of shares as points above or below; None for NaN.
-
-    >>> difference_text(0.0412), difference_text(-0.01), difference_text(0)
-    ('4.12 points above', '1.00 points below', 'equal to')
-    """
-    if math.isnan(difference):
-        return None
-    if not round(100 * difference, 2):
-        return "equal to"
-    return f"{100 * abs(difference):.2f} points {'above' if difference > 0 else 'below'}"
+def facts(content: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Flatten a recorded mapping into rows of name and value."""
+    rows = []
+    for key, value in content.items():
+        name = _FACT_NAMES.get(key, str(key).removeprefix("num_").replace("_", " ").capitalize())
+        if isinstance(value, dict):
+            rows += [(f"{name}, {inner.lower()}", text) for inner, text in facts(value)]
+        elif isinstance(value, float):
+            rows.append((name, f"{value:.3g}" if math.isfinite(value) else MISSING))
+        elif isinstance(value, int) and not isinstance(value, bool):
+            rows.append((name, f"{value:,}"))
+        elif value is not None:
+            rows.append((name, format_setting(value)))
+    return rows

@@ -18,7 +18,6 @@ from hpgmn.base.files import LOCK_FILE, is_draft, lock_folder, remove_stale_draf
 from hpgmn.base.settings import settings_names
 from hpgmn.evaluation.scores import Difference, paired_difference
 from hpgmn.graph import Graph
-from hpgmn.graph.datasets import DATASETS
 from hpgmn.graph.files import write_graph
 from hpgmn.models import MODELS, find_model
 from hpgmn.runs.fit import Monitor, ProgressCallback, make_monitor
@@ -29,22 +28,14 @@ from hpgmn.runs.folder import (
     OTHER_FOLDER,
     REPLACE,
     REPORT_FILE,
+    check_resume,
     interruptible,
     prepare_folder,
     record_log,
 )
 from hpgmn.runs.outputs import read_metrics
-from hpgmn.runs.run import Run
-from hpgmn.runs.spec import CONFIG_FILE, RunSpec, check_run, make_spec, resolve_device
-from hpgmn.runs.train import (
-    Job,
-    check_resume,
-    default_folder,
-    folder_name,
-    graph_file,
-    load_source,
-    read_options,
-)
+from hpgmn.runs.spec import CONFIG_FILE, RunSpec, check_run, make_spec
+from hpgmn.runs.train import Job, default_folder, folder_name, graph_file, open_graph, read_options
 
 if TYPE_CHECKING:
     from hpgmn.engines import Engine
@@ -135,29 +126,15 @@ def compare(
 ) -> Comparison:
     """Train models with their shipped settings, each into a run folder, and compare them.
 
-    A model that cannot be trained is skipped with a warning.
+    A model that cannot be trained is skipped with a warning. Other keywords are those of
+    :func:`hpgmn.train`.
 
     Args:
-        graph: a graph, a dataset name, a graph file or tables.
         models: names of models, or "all".
         settings: ``key`` for every model that has it, ``model.key`` for one.
-        splits: "all", a number or numbers [all].
-        seeds: seeds per split [1].
-        protocol: a published protocol, whose splits are used.
-        metric: what selects epochs and is reported.
-        positive: of two classes the one that average_precision and precision@K look for.
-        device: "auto", "cpu" or "cuda" [auto].
-        deterministic: bit-identical results on a GPU [no].
-        calibrate: fit a temperature to the validation nodes [yes].
-        columns: keywords of ``hpgmn.load`` about the columns of tables.
         out: the folder of the runs [runs/GRAPH-comparison-TIME].
         resume: finished models are kept, interrupted ones continue.
         overwrite: replace the runs of these models.
-        report: whether each run gets a ``report.html``.
-        engine: a cluster to train on; None for this machine.
-        progress: called with what is running and how far it is.
-        notify: called with remarks about the data and about decisions.
-        should_stop: polled after each epoch; True saves the state and raises KeyboardInterrupt.
     """
     check_resume(out, resume=resume, overwrite=overwrite)
     monitor = make_monitor(progress, notify, should_stop)
@@ -175,24 +152,24 @@ def compare(
     )
     by_model = settings_by_model(names, settings or {})
     with record_log() as records:
-        source, loaded = load_source(graph, options, columns, monitor)
+        source, loaded, is_in_memory = open_graph(graph, options, columns, engine, monitor)
         folder = Path(out) if out is not None else default_folder(loaded.name, "comparison")
-        is_in_memory = isinstance(graph, Graph) and source not in DATASETS
         if is_in_memory:
             source = str(graph_file(folder, loaded))
-        options["device"] = resolve_device(options.get("device", "auto"), engine)
-        jobs = []
+        checks = []
         for name in names:
             try:
                 spec = make_spec(loaded, source, {**options, "model": name}, by_model[name])
-                checked = check_run(spec, loaded)
+                checks.append((spec, check_run(spec, loaded)))
             except SettingError as error:
                 raise error.prefixed(f"{name}: ") from None
-            jobs.append(Job(spec, loaded, folder / folder_name(name), checked, ()))
-        for line in jobs[0].checked[1]:  # the same for all; before minutes of work
+        for line in checks[0][1][1]:  # the warnings are the same for all
             logger.warning(line)
         earlier = tuple(records)
-        jobs = [dataclasses.replace(job, records=earlier) for job in jobs]
+        jobs = [
+            Job(spec, loaded, folder / folder_name(spec.model), checked, earlier)
+            for spec, checked in checks
+        ]
         with lock_folder(folder), interruptible(folder, monitor.notify):
             _check_folder(folder, resume=resume, overwrite=overwrite)
             if is_in_memory:
@@ -229,36 +206,31 @@ def _train_all(
     if engine is not None:
         failed = _train_unfinished(engine, jobs, monitor, resume=resume, overwrite=overwrite)
         resume, overwrite = True, False
-    runs, failures = [], {}
+    runs: list[dict[str, Any]] = []
+    errors: dict[str, HPGMNError] = {}
     for number, job in enumerate(jobs, start=1):
-        model = job.spec.model
+        model, metrics = job.spec.model, job.folder / METRICS_FILE
         monitor.notify(f"{number} of {len(jobs)}: {model}")
         try:
             if job.folder in failed:
                 raise failed[job.folder]
             with lock_folder(job.folder), interruptible(job.folder, monitor.notify):
-                runs.append(_metrics_of(job, monitor, report, resume=resume, overwrite=overwrite))
+                has_report = (job.folder / REPORT_FILE).exists() or not report
+                if resume and has_report and metrics.exists():
+                    prepare_folder(job.folder, job.spec, resume=True, overwrite=False)
+                    runs.append(read_metrics(metrics))
+                    continue
+                run = job.run(monitor, resume=resume, overwrite=overwrite, report=report)
+                runs.append(run.metrics)
         except HPGMNError as error:
-            failures[model] = str(error)
+            errors[model] = error
             logger.warning("Skipping %s: %s", model, error)
     if not runs:
-        [model, first], *_ = failures.items()
-        raise HPGMNError(f"{len(failures)} of {len(jobs)} models failed. {model}: {first}")
+        [model, first], *_ = errors.items()
+        raise first.prefixed(f"{len(errors)} of {len(jobs)} models failed. {model}: ")
     content = comparison(runs + _other_runs(folder, runs))
     write_text(folder / COMPARISON_FILE, json.dumps(content, indent=1) + "\n")
-    return Comparison(folder, content, failures)
-
-
-def _metrics_of(
-    job: Job, monitor: Monitor, report: bool, *, resume: bool, overwrite: bool
-) -> dict[str, Any]:
-    """Return the metrics of one model's run; those of a finished run are read."""
-    has_report = (job.folder / REPORT_FILE).exists() or not report
-    if resume and has_report and (job.folder / METRICS_FILE).exists():
-        prepare_folder(job.folder, job.spec, resume=True, overwrite=False)  # refuses other options
-        return read_metrics(job.folder / METRICS_FILE)
-    run: Run = job.run(monitor, resume=resume, overwrite=overwrite, report=report)
-    return run.metrics
+    return Comparison(folder, content, {model: str(error) for model, error in errors.items()})
 
 
 def _train_unfinished(
@@ -290,9 +262,7 @@ def _other_runs(folder: Path, runs: Sequence[Metrics]) -> list[dict[str, Any]]:
     others = []
     for path in sorted(folder.glob(f"[!.]*/{METRICS_FILE}")):
         try:
-            metrics = read_metrics(path)
-            if "model" not in metrics:
-                raise HPGMNError(f"{path} is damaged: it names no model.", "Train that run again")
+            metrics = read_metrics(path, ["model"])
         except HPGMNError as error:
             logger.warning("Skipping %s in the table: %s", path.parent.name, error)
             continue

@@ -29,7 +29,13 @@ from hpgmn.runs.folder import (
     finish,
     note_made_with,
 )
-from hpgmn.runs.outputs import TrainingResult, run_metrics, write_history, write_predictions
+from hpgmn.runs.outputs import (
+    TrainingResult,
+    graph_summary,
+    run_metrics,
+    write_history,
+    write_predictions,
+)
 from hpgmn.runs.spec import CONFIG_FILE, RunSpec, check_run, made_with
 from hpgmn.training.checkpoint import read_tensors
 from hpgmn.training.checks import class_number
@@ -75,10 +81,6 @@ class Monitor:
     def step_progress(what: str, done: int = 0, total: int | None = None) -> Progress:
         """Return the progress of a step that is not a training."""
         return Progress(0, 1, what, done, total or 0, math.nan, math.nan)
-
-    def epochs_of(self, task: str) -> Callable[[Progress], None]:
-        """Return the callback for the epochs of a training."""
-        return lambda now: self.progress(task, now)
 
 
 def make_monitor(
@@ -229,7 +231,7 @@ def _metrics(
 ) -> dict[str, Any]:
     """Return the content of ``metrics.json`` that the training determines."""
     with deterministic_algorithms(spec.deterministic, spec.device):
-        estimates = model.estimator_logits(graph, spec.device)
+        estimates = model.on_graph(graph, spec.device).estimator_logits
     homophily = node_homophily(graph)
     result = TrainingResult(
         logits=fitted.logits,
@@ -244,12 +246,5 @@ def _metrics(
         seconds=fitted.seconds,
         estimator_logits=estimates,
     )
-    summary = {
-        "num_nodes": graph.num_nodes,
-        "num_edges": graph.num_edges,
-        "num_features": graph.num_features,
-        "num_classes": graph.num_classes,
-        "class_names": list(graph.class_names),
-        "homophily": None if math.isnan(homophily) else homophily,  # JSON has no NaN
-    }
+    summary = graph_summary(graph, None if math.isnan(homophily) else homophily)
     return run_metrics(spec, result, graph.name, summary)

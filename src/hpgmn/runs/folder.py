@@ -79,6 +79,20 @@ def finish(folder: Path, metrics: Mapping[str, Any]) -> None:
     drop_backup(folder)
 
 
+def check_resume(out: str | Path | None, *, resume: bool, overwrite: bool) -> None:
+    """Refuse to resume without a folder, or to resume and overwrite."""
+    if resume and out is None:
+        raise SettingError(
+            "Resuming needs the folder of the interrupted run.", Remedy("Name it", option="out")
+        )
+    if resume and overwrite:
+        raise SettingError(
+            "Resuming and overwriting exclude each other.",
+            Remedy("Continue the run", option="resume", value=True)
+            | Remedy("Replace it", option="overwrite", value=True),
+        )
+
+
 def earlier_run(folder: Path, *, resume: bool, overwrite: bool) -> RunSpec | None:
     """Return the run that a folder holds and may be continued or replaced; None if it is empty.
 

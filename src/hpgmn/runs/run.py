@@ -408,13 +408,15 @@ class Run:
             split: whose models are explained; None for the first.
             graph: another graph; None for the trained one.
         """
-        from hpgmn import explain
-
         loaded = self._resolve(graph)
         _, models = self.models_of(split)
         if node is None:
-            return explain.explain_model(models, loaded, device=self.device)
-        return explain.explain_node(models, loaded, node, device=self.device)
+            from hpgmn.explain.model import explain_model
+
+            return explain_model(models, loaded, device=self.device)
+        from hpgmn.explain.node import explain_node
+
+        return explain_node(models, loaded, node, device=self.device)
 
     def report(self) -> Path:
         """Write ``report.html`` from the files of the run folder and return its path."""

@@ -210,24 +210,30 @@ def resolve_device(name: str, engine: Engine | None = None) -> str:
     return name
 
 
+def check_seeds(seeds: int) -> None:
+    """Refuse to train no seed."""
+    if seeds < 1:
+        remedy = Remedy("Train at least one", option="seeds", value=1)
+        raise SettingError(f"The number of seeds must be at least 1 (got {seeds}).", remedy)
+
+
 def check_run(spec: RunSpec, graph: Graph) -> tuple[list[Split], list[str]]:
     """Refuse what cannot be trained before work starts; return the splits and warnings."""
     entry = find_model(spec.model)
     entry.floats(graph, make_settings(entry.settings, spec.settings))  # builds a user's own model
     require_metric(spec.metric, graph.num_classes, f"'{graph.name}'")
     positive_class(spec.metric, graph.y[:0], graph.class_names, spec.positive)
-    if spec.seeds < 1:
-        raise SettingError(
-            f"At least 1 seed is required (got {spec.seeds}).",
-            Remedy("Choose 1 or more", option="seeds"),
-        )
+    check_seeds(spec.seeds)
     warnings = graph_warnings(graph)
     splits = []
     for number in spec.splits:
         split = graph.split(number)
         warnings += check_split(graph, split, number)
         splits.append(split)
-    warnings += scarce_classes(graph, splits) + skewed_classes(graph, spec.metric)
+    counts = [np.bincount(graph.y[split.train], minlength=graph.num_classes) for split in splits]
+    warnings += scarce_classes(np.stack(counts), graph.class_names)
+    known = np.bincount(graph.y[graph.y >= 0])
+    warnings += skewed_classes(known, graph.class_names, spec.metric)
     return splits, warnings
 
 

@@ -19,6 +19,8 @@ from hpgmn.runs.fit import FittedRun, Monitor, ProgressCallback, fit_run, make_m
 from hpgmn.runs.folder import (
     LOG_FILE,
     PORTFOLIO_FILE,
+    check_resume,
+    earlier_run,
     finished_run,
     interruptible,
     log_file,
@@ -104,23 +106,17 @@ def train(
         deterministic=deterministic,
         calibrate=calibrate,
     )
-    if model is None and is_custom(options.get("model", "")):
-        raise SettingError(
-            f"The config names a model of your own, '{options['model']}', and code is imported "
-            "only when you name it.",
-            Remedy("Name it", option="model", value=options["model"]),
-        )
     with record_log() as records:
-        source, loaded = load_source(graph, options, columns, monitor)
-        is_in_memory = isinstance(graph, Graph) and source not in DATASETS
-        options["device"] = resolve_device(options.get("device", "auto"), engine)
+        source, loaded, is_in_memory = open_graph(graph, options, columns, engine, monitor)
         named = {"model": model, "config": config}
         is_chosen = uses_portfolio(source, portfolio, named, settings)
-        spec = make_spec(loaded, source, options, {} if is_chosen else settings)
-        checked = check_run(spec, loaded)
-        _warn_changes(options, spec, loaded)
         if settings and not is_chosen and uses_portfolio(source, portfolio, named, None):
             monitor.note("The portfolio is not tried, because settings are given.")
+        spec = make_spec(loaded, source, options, {} if is_chosen else settings)
+        checked = check_run(spec, loaded)
+        if options.get("made_with") and options.get("graph") == spec.graph:
+            for line in changes(options, made_with(loaded, spec.splits, spec.device)):
+                logger.warning(line)
         for line in checked[1]:  # before minutes of work
             logger.warning(line)
         choice = None
@@ -146,20 +142,6 @@ def train(
             )
 
 
-def check_resume(out: str | Path | None, *, resume: bool, overwrite: bool) -> None:
-    """Refuse to resume without a folder, or to resume and overwrite."""
-    if resume and out is None:
-        raise SettingError(
-            "Resuming needs the folder of the interrupted run.", Remedy("Name it", option="out")
-        )
-    if resume and overwrite:
-        raise SettingError(
-            "Resuming and overwriting exclude each other.",
-            Remedy("Continue the run", option="resume", value=True)
-            | Remedy("Replace it", option="overwrite", value=True),
-        )
-
-
 def read_options(config: str | Path | None, **options: Any) -> dict[str, Any]:
     """Merge a config with the options that are given."""
     merged = {} if config is None else read_config(str(config))
@@ -168,24 +150,34 @@ def read_options(config: str | Path | None, **options: Any) -> dict[str, Any]:
             "The config is of a run on row shards.",
             Remedy("Repeat it", command="train-shards", option="config", value=str(config)),
         )
-    model = options.get("model")
-    if model is not None and merged.get("model", model) != model:
+    model, requested = merged.get("model"), options.get("model")
+    if model is not None and requested is None and is_custom(model):
         raise SettingError(
-            f"The config is of {merged['model']}, not of {model}.",
-            "Leave out the model, or the config",
+            f"The config names a model of your own, '{model}', and code is imported only when you "
+            "name it.",
+            Remedy("Name it", option="model", value=model),
+        )
+    if model is not None and requested not in (None, model):
+        raise SettingError(
+            f"The config is of {model}, not of {requested}.", "Leave out the model, or the config"
         )
     return merged | {name: value for name, value in options.items() if value is not None}
 
 
-def load_source(
+def open_graph(
     graph: Graph | str | Path | None,
     options: dict[str, Any],
     columns: Mapping[str, Any] | None,
+    engine: Engine | None,
     monitor: Monitor,
-) -> tuple[str, Graph]:
-    """Return the name or path of a graph, and the graph; ``options`` get the roles of columns."""
+) -> tuple[str, Graph, bool]:
+    """Return the name or path of a graph, the graph, and whether it exists in memory only.
+
+    The device in ``options`` is resolved; of tables they also get the roles of columns.
+    """
+    options["device"] = resolve_device(options.get("device", "auto"), engine)
     if isinstance(graph, Graph):
-        return graph.name, graph
+        return graph.name, graph, graph.name not in DATASETS
     source = graph if graph is not None else options.get("graph")
     if source is None:
         raise SettingError(
@@ -200,14 +192,7 @@ def load_source(
         log=monitor.note,
         progress=monitor.step,
     )
-    return str(source), loaded
-
-
-def _warn_changes(options: Mapping[str, Any], spec: RunSpec, graph: Graph) -> None:
-    """Warn of what has changed since the run of the config, if it is trained again."""
-    if options.get("made_with") and options.get("graph") == spec.graph:
-        for line in changes(options, made_with(graph, spec.splits, spec.device)):
-            logger.warning(line)
+    return str(source), loaded, False
 
 
 def uses_portfolio(
@@ -219,8 +204,6 @@ def uses_portfolio(
     """Return whether a portfolio chooses model and settings.
 
     Args:
-        source: the graph's name or path.
-        requested: what the user requests, if anything.
         named: options that name a model and all its settings, with their values.
         settings: single settings; with them the portfolio is tried on request only.
     """
@@ -247,11 +230,9 @@ def _choose(
     overwrite: bool,
 ) -> Any:
     """Return the choice of the portfolio, that of the interrupted run, or None if it has none."""
-    from hpgmn.runs.folder import earlier_run
     from hpgmn.runs.portfolio import choose_settings, read_choice
 
-    before = out and earlier_run(Path(out), resume=resume, overwrite=overwrite)
-    if out is not None and before is not None and resume:
+    if out is not None and earlier_run(Path(out), resume=resume, overwrite=overwrite) and resume:
         choice = read_choice(Path(out) / PORTFOLIO_FILE)
         if choice is not None:
             monitor.note(f"The settings were chosen before: '{choice.name}' ({choice.model}).")
@@ -293,9 +274,6 @@ class Job:
     """A run that is ready to be trained into its folder, which is locked.
 
     Attributes:
-        spec: what is trained.
-        graph: the graph.
-        folder: the run folder.
         checked: splits and warnings of :func:`~hpgmn.runs.spec.check_run`.
         records: what was logged before.
         choice: how a portfolio chose the settings.
@@ -333,7 +311,7 @@ class Job:
             from hpgmn.graph.files import write_graph
 
             write_graph(graph, Path(spec.graph))
-        metrics, fitted = finished_run(folder) if resume or engine else None, None
+        metrics = finished_run(folder) if resume or engine else None
         if metrics is None and engine is not None:
             from hpgmn.runs.tasks import train_on_engine
 
@@ -341,9 +319,9 @@ class Job:
             if failures:
                 raise failures[folder]
             metrics = finished_run(folder)
+        fitted = None
         if metrics is not None:  # only the report is missing
-            run = open_run(folder, spec.model if is_custom(spec.model) else None)
-            run = Run(folder, spec, run.model, graph=graph, metrics=metrics, device=spec.device)
+            model = open_run(folder, spec.model if is_custom(spec.model) else None).model
         else:
             earlier = list(self.records)
             with log_file(folder / LOG_FILE, earlier):
@@ -351,16 +329,12 @@ class Job:
                     *(spec, graph, folder),
                     checked=self.checked,
                     made=made,
-                    report=monitor.epochs_of(f"{graph.name} {spec.model}"),
+                    report=lambda now: monitor.progress(f"{graph.name} {spec.model}", now),
                     should_stop=monitor.should_stop,
                     warnings=warnings_among(earlier),
                 )
-            run = Run(
-                *(folder, spec, fitted.model),
-                graph=graph,
-                metrics=fitted.metrics,
-                device=spec.device,
-            )
+            model, metrics = fitted.model, fitted.metrics
+        run = Run(folder, spec, model, graph=graph, metrics=metrics, device=spec.device)
         if report:
             explain_run(run, monitor, fitted)
         return run
@@ -369,10 +343,7 @@ class Job:
 def explain_run(run: Run, monitor: Monitor, fitted: FittedRun | None = None) -> None:
     """Write the audit, the explanations and the report of a finished run.
 
-    Args:
-        run: the run.
-        monitor: its callbacks.
-        fitted: the training, if it is in memory; the report then reads no files.
+    Without the training in memory the report is made from the files of the run.
     """
     from hpgmn.runs.report_data import explain_training, fitted_report_data, write_report
 

@@ -57,6 +57,8 @@ TRIES = 6
 COUNTED_EDGES = 100_000_000
 """Most edges that are merged in memory, to count distinct ones and homophily."""
 
+_ORIGIN = f"{WORK}/origin.json"
+
 
 @dataclass(frozen=True)
 class Outcome:
@@ -172,7 +174,9 @@ class _Work:
 
     def _end_stage(self) -> None:
         if self._stage is not None and self._stage.chain and self._stage.units[0].step:
-            _drop_round(self._folder, self._stage)
+            unit = self._stage.units[0]
+            superseded = self._folder / round_file(unit.name, unit.step - 1, 0)
+            shutil.rmtree(superseded.parent, ignore_errors=True)
         self._stage = None
 
     def _report(self) -> None:
@@ -187,18 +191,13 @@ class _Source:
     """A graph to be cut.
 
     Attributes:
-        folder: its folder; None for a graph in memory.
-        digest: identifies its content.
-        shape: the fields of a plan that describe it.
+        fields: of the plan.
         splits: the number of splits.
         edges_before: returns the number of edges that leave nodes before the argument.
         origin: where it can be read again, or None.
     """
 
-    folder: Path | None
-    name: str
-    digest: str
-    shape: dict[str, Any]
+    fields: dict[str, Any]
     splits: int
     edges_before: Callable[[int], int]
     origin: str | None = None
@@ -215,35 +214,35 @@ def _prepare(
     memory: int,
 ) -> Plan:
     """Return the plan and write what units read; the plan of an earlier call must be the same."""
-    if isinstance(graph, Graph):
-        source = _in_memory(graph)
-    elif (Path(graph) / "edges_indptr.npy").is_file():
+    if not isinstance(graph, Graph) and (Path(graph) / "edges_indptr.npy").is_file():
         source = _in_folder(Path(graph).resolve())
     else:
-        path = Path(graph).resolve()
-        graph = read_graph(path)
-        source = dataclasses.replace(_in_memory(graph), origin=str(path))
-    labels = _check_labels(labels, source.shape)
+        path = None if isinstance(graph, Graph) else Path(graph).resolve()
+        graph = read_graph(path) if path is not None else graph
+        assert isinstance(graph, Graph)
+        source = _in_memory(graph, folder, path)
+    fields = source.fields
+    labels = _check_labels(labels, fields["num_nodes"], len(fields["class_names"]))
     if source.splits == 0:
         split = None
     elif split is not None and not 0 <= split < source.splits:
         raise SettingError(f"split must be 0 to {source.splits - 1} on this graph (got {split}).")
-    nodes, width = source.shape["num_nodes"], source.shape["num_features"]
     settings = resolve_forms(
-        settings, (nodes, width), len(source.shape["class_names"]), sparse=source.shape["is_sparse"]
+        settings,
+        (fields["num_nodes"], fields["num_features"]),
+        len(fields["class_names"]),
+        sparse=fields["is_sparse"],
     )
     plan = Plan(
-        graph=str(source.folder or (folder / WORK / "graph.graph").resolve()),
-        name=source.name,
-        source=source.digest,
-        starts=balanced_starts(source.edges_before, nodes, ranges),
+        starts=balanced_starts(source.edges_before, fields["num_nodes"], ranges),
         labels=digest(labels.tobytes()),
         split=split,
         memory=memory,
         settings=settings_dict(settings),
-        **source.shape,
+        **fields,
     )
-    if (folder / PLAN).is_file():
+    is_resumed = (folder / PLAN).is_file()
+    if is_resumed:
         _compare(folder, plan)
     elif any(path.name not in (LOCK_FILE, WORK) for path in folder.iterdir()):
         raise HPGMNError(
@@ -253,7 +252,7 @@ def _prepare(
     if (folder / MANIFEST).is_file():
         return plan
     check_push(plan)
-    if not (folder / PLAN).is_file():
+    if not is_resumed:
         shutil.rmtree(folder / WORK, ignore_errors=True)
     (folder / WORK).mkdir(parents=True, exist_ok=True)
     write_text(folder / PLAN, plan.text())
@@ -283,7 +282,6 @@ def note_origin(folder: str | Path, source: str | None, graph: Graph) -> Shards:
 
     Args:
         source: the name of a dataset or a path from which the graph can be read again.
-        graph: the whole graph.
     """
     shards = Shards(folder)
     about = shards.about | _origin(source, graph)
@@ -292,8 +290,7 @@ def note_origin(folder: str | Path, source: str | None, graph: Graph) -> Shards:
     return Shards(folder)
 
 
-def _check_labels(labels: Array, shape: dict[str, Any]) -> Array:
-    nodes, classes = shape["num_nodes"], len(shape["class_names"])
+def _check_labels(labels: Array, nodes: int, classes: int) -> Array:
     if classes == 0:
         raise HPGMNError("The graph has no classes, so nothing can be learned.", "Give it labels.")
     labels = np.ascontiguousarray(labels, np.int32)
@@ -324,9 +321,6 @@ def _compare(folder: Path, plan: Plan) -> None:
     )
 
 
-_ORIGIN = f"{WORK}/origin.json"
-
-
 def _in_folder(folder: Path) -> _Source:
     """Describe a graph folder by the sizes of its arrays."""
 
@@ -342,8 +336,12 @@ def _in_folder(folder: Path) -> _Source:
     is_sparse = not (folder / "x.npy").is_file()
     size = small("x_shape", None) if is_sparse else rows("x").shape
     masks = rows("train_mask").shape if (folder / "train_mask.npy").is_file() else (0, 0)
+    files = [(path.name, path.stat()) for path in sorted(folder.glob("*.npy"))]
     indptr = rows("edges_indptr")
-    shape = {
+    fields = {
+        "graph": str(folder),
+        "name": graph_name(folder),
+        "source": digest(*(f"{n} {stat.st_size} {stat.st_mtime_ns}\n" for n, stat in files)),
         "num_nodes": int(size[0]),
         "num_features": int(size[1]),
         "num_edges": len(rows("edges_indices")),
@@ -353,22 +351,15 @@ def _in_folder(folder: Path) -> _Source:
         "class_names": tuple(str(name) for name in small("class_names", ())),
     }
     splits = int(masks[1]) if len(masks) > 1 else 1
-    before = _edges_before(indptr)
-    return _Source(
-        folder, graph_name(folder), _identity(folder), shape, splits, before, str(folder)
-    )
+    return _Source(fields, splits, lambda node: int(indptr.span(node, node + 1)[0]), str(folder))
 
 
-def _edges_before(indptr: RowFile) -> Callable[[int], int]:
-    def before(node: int) -> int:
-        with indptr:
-            return int(indptr.span(node, node + 1)[0])
-
-    return before
-
-
-def _in_memory(graph: Graph) -> _Source:
-    shape = {
+def _in_memory(graph: Graph, folder: Path, path: Path | None) -> _Source:
+    """Describe a graph that is written into the folder of the shards."""
+    fields = {
+        "graph": str((folder / WORK / "graph.graph").resolve()),
+        "name": graph.name,
+        "source": shard_content(graph),
         "num_nodes": graph.num_nodes,
         "num_features": graph.num_features,
         "num_edges": graph.num_listed_edges,
@@ -379,15 +370,8 @@ def _in_memory(graph: Graph) -> _Source:
     }
     splits = 0 if graph.splits is None else len(graph.splits)
     indptr = graph.sorted_edges.indptr
-    return _Source(
-        None, graph.name, shard_content(graph), shape, splits, lambda node: int(indptr[node])
-    )
-
-
-def _identity(folder: Path) -> str:
-    """Return a digest of a graph folder's file names, sizes and modification times."""
-    files = [(path.name, path.stat()) for path in sorted(folder.glob("*.npy"))]
-    return digest(*(f"{name} {stat.st_size} {stat.st_mtime_ns}\n" for name, stat in files))
+    origin = None if path is None else str(path)
+    return _Source(fields, splits, lambda node: int(indptr[node]), origin)
 
 
 def _is_finished(folder: Path, plan: Plan) -> bool:
@@ -406,46 +390,33 @@ def _superseded_rounds(folder: Path, plan: Plan, stages: list[Stage]) -> set[int
     for number, stage in reversed(list(enumerate(stages))):
         if not stage.chain or number in superseded:
             continue
-        if _is_done(folder, plan, stage):
-            superseded |= {
-                earlier for earlier in range(number) if stages[earlier].chain == stage.chain
-            }
+        is_done = all(
+            record(folder, plan, unit, checked=checked) is not None
+            for checked in (False, True)  # checksums after all sizes, which are faster
+            for unit in stage.units
+        )
+        if is_done:
+            superseded |= {n for n in range(number) if stages[n].chain == stage.chain}
     return superseded
 
 
-def _is_done(folder: Path, plan: Plan, stage: Stage) -> bool:
-    """Return whether all files of a stage are complete; checksums are verified after all sizes."""
-    return all(
-        record(folder, plan, unit, checked=checked) is not None
-        for checked in (False, True)
-        for unit in stage.units
-    )
-
-
-def _drop_round(folder: Path, stage: Stage) -> None:
-    """Remove the round before a finished one."""
-    unit = stage.units[0]
-    gone = (folder / round_file(unit.name, unit.step - 1, 0)).parent
-    shutil.rmtree(gone, ignore_errors=True)
-
-
 def _write_manifest(folder: Path, plan: Plan, stages: list[Stage]) -> None:
-    files: dict[str, Any] = {}
-    for stage in stages:
-        for unit in stage.units:
-            unit_record = record(folder, plan, unit)
-            for name, facts in (unit_record["files"] if unit_record else {}).items():
-                if name.startswith("rows-"):
-                    files[name] = facts
+    records = [record(folder, plan, unit) or {} for stage in stages for unit in stage.units]
+    files = {
+        name: facts
+        for unit_record in records
+        for name, facts in unit_record.get("files", {}).items()
+        if name.startswith("rows-")
+    }
     statistics = {}
     for name in statistic_names(plan.statistics):
-        ending = "npz" if rows_file(0, f"{name}.npz") in files else "npy"
-        facts = files[rows_file(0, f"{name}.{ending}")]
+        is_sparse = rows_file(0, f"{name}.npz") in files
+        facts = files[rows_file(0, f"{name}.{'npz' if is_sparse else 'npy'}")]
         statistics[name] = {
             "base": base_name(name),
             "width": facts["shape"][1],
             "dtype": np.dtype(facts["dtype"]).name,
-            "is_sparse": ending == "npz",
+            "is_sparse": is_sparse,
         }
     manifest = {
         "format": FORMAT,

@@ -47,8 +47,7 @@ def transition_folder(folder: Path, mode: str, part: int | None = None) -> Path:
 def cut_out(folder: Path, plan: Plan, unit: Unit) -> dict[str, Any]:
     """Write the outgoing edges of a range, without self-loops, duplicates merged."""
     start, stop = plan.span(unit.part)
-    with RowFile(plan.folder / "edges_indptr.npy") as file:
-        indptr = file.span(start, stop + 1).astype(np.int64)
+    indptr = RowFile(plan.folder / "edges_indptr.npy").span(start, stop + 1).astype(np.int64)
     _refuse_many(plan, int(indptr[-1] - indptr[0]), unit)
     targets = _slice(plan.folder / "edges_indices.npy", indptr).astype(np.int32)
     weights = np.ones(targets.size, np.float32)
@@ -70,8 +69,7 @@ def cut_out(folder: Path, plan: Plan, unit: Unit) -> dict[str, Any]:
 
 
 def _slice(path: Path, indptr: Array) -> Array:
-    with RowFile(path) as file:
-        return file.span(int(indptr[0]), int(indptr[-1]))
+    return RowFile(path).span(int(indptr[0]), int(indptr[-1]))
 
 
 def _refuse_many(plan: Plan, edges: int, unit: Unit) -> None:
@@ -88,10 +86,9 @@ def _write_edges(folder: Path, target: Path, plan: Plan, matrix: sp.csr_array) -
 
 
 def _write_all(folder: Path, target: Path, arrays: dict[str, Array]) -> dict[str, Any]:
+    relative = target.relative_to(folder)
     return {
-        str((target / name).relative_to(folder)) + ".npy": write_array(
-            target / f"{name}.npy", array
-        )
+        f"{relative}/{name}.npy": write_array(target / f"{name}.npy", array)
         for name, array in arrays.items()
     }
 
@@ -119,18 +116,13 @@ def _write_buckets(folder: Path, plan: Plan, part: int, matrix: sp.csr_array) ->
 
 def cut_in(folder: Path, plan: Plan, unit: Unit) -> dict[str, Any]:
     """Write the incoming edges of a range: row v lists the sources of v's edges."""
-    spans = []
-    for part in range(plan.num_ranges):
-        with RowFile(buckets_folder(folder, part) / "places.npy") as file:
-            spans.append(file.span(unit.part, unit.part + 2))
-    edges = sum(int(last - first) for first, last in spans)
+    buckets = [buckets_folder(folder, part) for part in range(plan.num_ranges)]
+    ends = [RowFile(path / "places.npy").span(unit.part, unit.part + 2) for path in buckets]
+    edges = sum(int(last - first) for first, last in ends)
     _refuse_many(plan, edges, unit)
 
     def gather(name: str) -> Array:
-        parts = []
-        for part, (first, last) in enumerate(spans):
-            with RowFile(buckets_folder(folder, part) / f"{name}.npy") as file:
-                parts.append(file.span(int(first), int(last)))
+        parts = [_slice(path / f"{name}.npy", end) for path, end in zip(buckets, ends, strict=True)]
         return np.concatenate(parts)
 
     start, stop = plan.span(unit.part)
@@ -144,9 +136,8 @@ def cut_in(folder: Path, plan: Plan, unit: Unit) -> dict[str, Any]:
 
 def cut_undirected(folder: Path, plan: Plan, unit: Unit) -> dict[str, Any]:
     """Write the edges of a range in both directions, merged as in ``Graph.adjacency``."""
-    lengths = [len(RowFile(edges_folder(folder, mode, unit.part) / "indices.npy"))
-               for mode in ("out", "in")]  # fmt: skip
-    _refuse_many(plan, sum(lengths), unit)
+    edges = sum(_num_edges(folder, mode, unit.part) for mode in ("out", "in"))
+    _refuse_many(plan, edges, unit)
     leaving, entering = (read_edges(folder, plan, mode, unit.part) for mode in ("out", "in"))
     adds = plan.is_directed and plan.is_weighted
     joined = leaving + entering if adds else leaving.maximum(entering)
@@ -161,11 +152,11 @@ def read_edges(folder: Path, plan: Plan, mode: str, part: int) -> sp.csr_array:
 
 def count_edges(folder: Path, plan: Plan, mode: str) -> int:
     """Return the number of edges of all ranges, duplicates merged."""
-    lengths = (
-        len(RowFile(edges_folder(folder, mode, part) / "indices.npy"))
-        for part in range(plan.num_ranges)
-    )
-    return sum(lengths)
+    return sum(_num_edges(folder, mode, part) for part in range(plan.num_ranges))
+
+
+def _num_edges(folder: Path, mode: str, part: int) -> int:
+    return len(RowFile(edges_folder(folder, mode, part) / "indices.npy"))
 
 
 class EdgeRows:
@@ -173,8 +164,7 @@ class EdgeRows:
 
     def __init__(self, folder: Path, plan: Plan) -> None:
         self._folder, self._width = folder, plan.num_nodes
-        with RowFile(folder / "indptr.npy") as file:
-            self.indptr = file.span(0, len(file))
+        self.indptr = RowFile(folder / "indptr.npy").whole()
         self._has_data = (folder / "data.npy").is_file()
 
     def __len__(self) -> int:
@@ -223,26 +213,21 @@ def make_transition(folder: Path, plan: Plan, unit: Unit) -> dict[str, Any]:
 
 def join_transition(folder: Path, plan: Plan, unit: Unit) -> dict[str, Any]:
     """Concatenate T into one file per array, because a push may reach any row."""
-    mode, files = unit.name, {}
-    target = transition_folder(folder, mode)
-    before, whole = 0, np.zeros(1, np.int64)
+    parts = [transition_folder(folder, unit.name, part) for part in range(plan.num_ranges)]
+    target = transition_folder(folder, unit.name)
+    before, facts = 0, {}
     with RowWriter(target / "indptr.npy", np.int64) as indptr:
-        indptr.append(whole)
-        for part in range(plan.num_ranges):
-            with RowFile(transition_folder(folder, mode, part) / "indptr.npy") as file:
-                ends = file.span(1, len(file)).astype(np.int64) + before
+        indptr.append(np.zeros(1, np.int64))
+        for part in parts:
+            ends = RowFile(part / "indptr.npy").whole()[1:].astype(np.int64) + before
             before = int(ends[-1])
             indptr.append(ends)
-        files[_relative(folder, indptr.path)] = indptr.done()
+        facts[indptr.path] = indptr.done()
     for name, dtype in (("indices", np.int32), ("data", np.float32)):
         with RowWriter(target / f"{name}.npy", dtype) as writer:
-            for part in range(plan.num_ranges):
-                with RowFile(transition_folder(folder, mode, part) / f"{name}.npy") as file:
-                    for first in range(0, len(file), _COPIED):
-                        writer.append(file.span(first, min(first + _COPIED, len(file))))
-            files[_relative(folder, writer.path)] = writer.done()
-    return files
-
-
-def _relative(folder: Path, path: Path) -> str:
-    return str(path.relative_to(folder))
+            for part in parts:
+                file = RowFile(part / f"{name}.npy")
+                for first in range(0, len(file), _COPIED):
+                    writer.append(file.span(first, min(first + _COPIED, len(file))))
+            facts[writer.path] = writer.done()
+    return {str(path.relative_to(folder)): values for path, values in facts.items()}

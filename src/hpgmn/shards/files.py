@@ -12,10 +12,9 @@ import zipfile
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from io import BytesIO
+from io import FileIO
 from itertools import pairwise
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -69,66 +68,50 @@ class RowFile:
         self.shape = header.shape
         self.dtype = header.dtype
         self.row_bytes = math.prod(header.shape[1:]) * header.dtype.itemsize
-        self._file: Any = None
 
     def __len__(self) -> int:
         return self.shape[0]
 
     def span(self, first: int, last: int) -> Array:
         """Read the rows from ``first`` up to and without ``last``."""
-        rows = np.empty((last - first, *self.shape[1:]), self.dtype)
-        self._read(first, rows)
-        return rows
+        with self.path.open("rb", buffering=0) as file:
+            return self._read(file, first, last)
+
+    def whole(self) -> Array:
+        """Read all rows."""
+        return self.span(0, len(self))
 
     def take(self, positions: Array) -> Array:
         """Read the rows at ascending positions."""
         rows = np.empty((positions.size, *self.shape[1:]), self.dtype)
-        for start, stop in self._runs(positions):
-            first, last = int(positions[start]), int(positions[stop - 1]) + 1
-            if stop - start == last - first:
-                self._read(first, rows[start:stop])
-            else:
-                rows[start:stop] = self.span(first, last)[positions[start:stop] - first]
+        with self.path.open("rb", buffering=0) as file:
+            for start, stop in self._runs(positions):
+                first, last = int(positions[start]), int(positions[stop - 1]) + 1
+                run = self._read(file, first, last)
+                is_whole = len(run) == stop - start
+                rows[start:stop] = run if is_whole else run[positions[start:stop] - first]
         return rows
 
     def _runs(self, positions: Array) -> Iterator[tuple[int, int]]:
-        """Yield parts of ``places`` that are read at once."""
+        """Yield parts of ``positions`` that are read at once."""
         if not positions.size:
             return
         gap, most = (max(1, size // max(1, self.row_bytes)) for size in (GAP_BYTES, RUN_BYTES))
         ends = (np.diff(positions) > gap) | (np.diff(positions // most) != 0)
-        bounds = [0, *(np.flatnonzero(ends) + 1).tolist(), positions.size]
-        yield from pairwise(bounds)
+        yield from pairwise([0, *(np.flatnonzero(ends) + 1).tolist(), positions.size])
 
-    def _read(self, first: int, rows: Array) -> None:
-        if self._file is None:
-            self._file = self.path.open("rb", buffering=0)
-        remaining = rows.reshape(-1).view(np.uint8).data if rows.size else memoryview(b"")
-        offset = self._offset + first * self.row_bytes
+    def _read(self, file: FileIO, first: int, last: int) -> Array:
+        rows = np.empty((last - first, *self.shape[1:]), self.dtype)
+        remaining = as_bytes(rows).data if rows.size else memoryview(b"")
+        file.seek(self._offset + first * self.row_bytes)
         while remaining:
-            count = os.preadv(self._file.fileno(), [remaining], offset)
-            if count == 0:
+            count = file.readinto(remaining)
+            if not count:
                 raise HPGMNError(
                     f"{self.path} is truncated.", "Write the graph or its shards again."
                 )
-            remaining, offset = remaining[count:], offset + count
-
-    def close(self) -> None:
-        """Close the file."""
-        if self._file is not None:
-            self._file.close()
-            self._file = None
-
-    def __enter__(self) -> RowFile:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
+            remaining = remaining[count:]
+        return rows
 
 
 class ShardedRows:
@@ -150,8 +133,7 @@ class ShardedRows:
         for file, start, first, last in zip(
             self._files, self._starts, bounds, bounds[1:], strict=False
         ):
-            with file:  # one open file at a time, for any number of ranges
-                parts.append(file.take(positions[first:last] - start))
+            parts.append(file.take(positions[first:last] - start))
         return np.concatenate(parts)
 
 
@@ -164,24 +146,20 @@ class SparseRowFile:
 
     def lengths(self, positions: Array) -> tuple[Array, Array]:
         """Return where rows at ascending positions begin, and how many entries each has."""
-        with self._parts[0] as indptr:
-            starts = indptr.take(positions).astype(np.int64)
-            return starts, indptr.take(positions + 1).astype(np.int64) - starts
+        indptr = self._parts[0]
+        starts = indptr.take(positions).astype(np.int64)
+        return starts, indptr.take(positions + 1).astype(np.int64) - starts
 
     def take(self, positions: Array) -> sp.csr_array:
         """Read the rows at ascending positions."""
         starts, lengths = self.lengths(positions)
         indptr = np.append(0, np.cumsum(lengths))
         entries = np.arange(indptr[-1]) + np.repeat(starts - indptr[:-1], lengths)
-        with self._parts[1] as indices, self._parts[2] as data:
-            columns, values = indices.take(entries), data.take(entries)
+        columns, values = self._parts[1].take(entries), self._parts[2].take(entries)
         return sp.csr_array(
             (values.astype(np.float32, copy=False), columns.astype(np.int32), indptr),
             shape=(positions.size, self.shape[1]),
         )
-
-    def close(self) -> None:
-        """Do nothing: files are open only while rows are read."""
 
     def span(self, first: int, last: int) -> sp.csr_array:
         """Read the rows from ``first`` up to and without ``last``."""
@@ -193,7 +171,6 @@ class RowWriter:
 
     Args:
         path: the target; its folder is created.
-        dtype: of the values.
         width: the shape of one row.
     """
 
@@ -233,12 +210,7 @@ class RowWriter:
     def __enter__(self) -> RowWriter:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         try:
             self._file.close()  # flushes, which fails on a full disk
         finally:
@@ -256,21 +228,19 @@ class SparseWriter:
     """A CSR matrix as the ``.npz`` file that SciPy reads, written block by block.
 
     Args:
-        path: the target.
         width: the number of columns.
     """
 
     def __init__(self, path: Path, width: int) -> None:
         self.path, self._width = path, width
-        # Unique names: a restarted task must not write into these.
-        names = {
-            part: draft_path(path.with_name(f"{path.name}.{part}"))
-            for part in ("indptr", "indices", "data")
-        }
         types = {"indptr": np.int64, "indices": np.int32, "data": np.float32}
         with ExitStack() as stack:  # removes the first drafts if another cannot be opened
             self._parts = {
-                part: stack.enter_context(RowWriter(names[part], types[part])) for part in names
+                # A unique name: a restarted task must not write into these.
+                part: stack.enter_context(
+                    RowWriter(draft_path(path.with_name(f"{path.name}.{part}")), dtype)
+                )
+                for part, dtype in types.items()
             }
             self._stack = stack.pop_all()
         self._parts["indptr"].append(np.zeros(1, np.int64))
@@ -299,7 +269,8 @@ class SparseWriter:
                 for part, writer in self._parts.items():
                     archive.write(writer.path, f"{part}.npy")
                 for name, value in small.items():
-                    archive.writestr(f"{name}.npy", _npy(value))
+                    content = npy_header(value.dtype, value.shape) + value.tobytes()
+                    archive.writestr(f"{name}.npy", content)
             checksum = file_checksum(draft)
             os.replace(draft, self.path)
         finally:
@@ -318,19 +289,8 @@ class SparseWriter:
     def __enter__(self) -> SparseWriter:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._stack.close()
-
-
-def _npy(value: Array) -> bytes:
-    content = BytesIO()
-    np.save(content, value, allow_pickle=False)
-    return content.getvalue()
 
 
 def are_complete(
@@ -339,7 +299,6 @@ def are_complete(
     """Return whether files exist in the sizes they were written with.
 
     Args:
-        folder: where they are.
         files: the facts from :meth:`RowWriter.done` by name.
         checked: whether their checksums are verified, too.
     """

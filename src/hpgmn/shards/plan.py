@@ -137,13 +137,7 @@ class Plan:
     @property
     def theta(self) -> Any:
         """The coefficients of diffusion."""
-        chosen = self.statistics
-        return coefficients(
-            chosen.diffusion,
-            teleport=chosen.teleport,
-            heat_time=chosen.heat_time,
-            tolerance=chosen.diffusion_tolerance,
-        )
+        return coefficients(self.statistics)
 
     @property
     def digest(self) -> str:

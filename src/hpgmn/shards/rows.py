@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -121,14 +120,12 @@ def make_nodes(folder: Path, plan: Plan, unit: Unit) -> dict[str, Any]:
     for name in ("y", "node_ids"):
         path = plan.folder / f"{name}.npy"
         if path.is_file():
-            with RowFile(path) as file:
-                arrays[name] = file.span(start, stop)
+            arrays[name] = RowFile(path).span(start, stop)
     arrays.setdefault("y", np.full(stop - start, -1, np.int64))
     arrays.setdefault("node_ids", np.arange(start, stop))
     if plan.split is not None:
         for name in ("train", "val", "test"):
-            with RowFile(plan.folder / f"{name}_mask.npy") as file:
-                mask = file.span(start, stop)
+            mask = RowFile(plan.folder / f"{name}_mask.npy").span(start, stop)
             arrays[name] = np.ascontiguousarray(mask.reshape(stop - start, -1)[:, plan.split])
     return {
         target: write_array(folder / target, array)
@@ -159,8 +156,7 @@ def attributes_file(plan: Plan) -> RowFile | SparseRowFile:
 
 
 def _labels(folder: Path, nodes: Array) -> Array:
-    with RowFile(folder / WORK / "labels.npy") as file:
-        return file.take(nodes)
+    return RowFile(folder / WORK / "labels.npy").take(nodes)
 
 
 def _single(x: Attributes) -> Attributes:
@@ -183,7 +179,7 @@ def _attributes(folder: Path, plan: Plan, unit: Unit) -> dict[str, Any]:
             return {target: sparse.done()}
     target = rows_file(unit.part, "attributes.npy")
     step = max(1, plan.memory // (4 * 4 * plan.num_features))
-    with RowWriter(folder / target, np.float32, (plan.num_features,)) as writer, x:
+    with RowWriter(folder / target, np.float32, (plan.num_features,)) as writer:
         for first in range(start, stop, step):
             rows = _single(x.span(first, min(first + step, stop)))
             writer.append(scale_attributes(rows, scaling))
@@ -221,7 +217,7 @@ def _class_means(folder: Path, plan: Plan, unit: Unit) -> dict[str, Any]:
         if is_sparse
         else RowWriter(folder / target, kind, (classes * dim,))
     )
-    with writer, closing(x):
+    with writer:
         for block in blocks(edges, plan.memory, per_edge, per_row, "Class means"):
             x_block = _single(x.take(block.nodes))
             writer.append(_means_of(block, x_block, _labels(folder, block.nodes), plan, every))
@@ -304,14 +300,8 @@ def make_topk(folder: Path, plan: Plan, unit: Unit) -> dict[str, Any]:
     rows = largest_of_range(
         (np.asarray(indptr), np.asarray(indices), np.asarray(data)),
         (start, stop),
-        chosen.diffusion,
-        count=chosen.diffusion_topk,
-        threshold=chosen.diffusion_threshold,
-        self_entry=chosen.diffusion_self_entry,
+        chosen,
         threads=1,
-        teleport=chosen.teleport,
-        heat_time=chosen.heat_time,
-        tolerance=chosen.diffusion_tolerance,
     )
     path = rows_file(unit.part, f"{unit.name}.npz")
     with SparseWriter(folder / path, plan.num_nodes) as writer:
@@ -366,8 +356,7 @@ def _signs(plan: Plan, part: int, block: Block, dim: int) -> Array:
     first, last = start + block.first, start + block.last
     path = plan.folder / "node_ids.npy"
     if path.is_file():
-        with RowFile(path) as file:
-            names = file.span(first, last)
+        names = RowFile(path).span(first, last)
     else:
         names = np.arange(first, last).astype(np.str_)
     result: Array = signs(text_keys(names), 0, dim).numpy()
@@ -384,9 +373,9 @@ def _finish(rows: Array, omega: Array, block: Block, plan: Plan, part: int) -> A
         entries = block.nodes[block.adjacency.indices]
         lengths = np.diff(block.adjacency.indptr)
         is_other = entries != np.repeat(nodes, lengths)
-        others = np.bincount(np.repeat(np.arange(nodes.size), lengths)[is_other],
-                             minlength=nodes.size)  # fmt: skip
-        rows[others == 0] = 0  # rounding errors
+        has_other = np.zeros(nodes.size, bool)
+        has_other[np.repeat(np.arange(nodes.size), lengths)[is_other]] = True
+        rows[~has_other] = 0  # rounding errors
     if plan.statistics.diffusion_scaling != "unit":
         return rows * np.float32(1 / math.sqrt(dim))
     lengths = np.linalg.norm(rows, axis=1, keepdims=True)

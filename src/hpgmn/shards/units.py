@@ -13,7 +13,6 @@ import socket
 import time
 import uuid
 from collections.abc import Callable
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -72,37 +71,28 @@ def run_unit(folder: str | Path, unit: Unit, by: str = "", compute: Compute = co
     """
     folder = Path(folder)
     try:
-        _run_unit(folder, unit, by, compute)
+        plan = Plan.read(folder / PLAN)
+        if record(folder, plan, unit) is not None:
+            return  # only its result was lost
+        start = uuid.uuid4().hex
+        note = {"unit": unit.key, "by": by, "host": socket.gethostname(), "process": os.getpid()}
+        _write(folder / WORK / "starts" / f"{unit.key}.{start}.json", note)
+        began = time.perf_counter()
+        files = compute(folder, plan, unit)
+        unit_record = {
+            "plan": plan.digest,
+            "start": start,
+            "seconds": time.perf_counter() - began,
+            "peak_memory_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+            "files": files,
+        }
+        _write(_record_path(folder, unit), unit_record)
     except OSError as error:
         raise HPGMNError(
             f"Cannot read or write a file of {folder} ({error.strerror or error}).",
             "Check free disk space and that every machine sees the folder, then run the command "
             "again: finished work is kept.",
         ) from None
-
-
-def _run_unit(folder: Path, unit: Unit, by: str, compute: Compute) -> None:
-    plan = _plan(folder / PLAN, (folder / PLAN).stat().st_mtime_ns)
-    if record(folder, plan, unit) is not None:
-        return  # only its result was lost
-    start = uuid.uuid4().hex
-    note = {"unit": unit.key, "by": by, "host": socket.gethostname(), "process": os.getpid()}
-    _write(folder / WORK / "starts" / f"{unit.key}.{start}.json", note)
-    began = time.perf_counter()
-    files = compute(folder, plan, unit)
-    unit_record = {
-        "plan": plan.digest,
-        "start": start,
-        "seconds": time.perf_counter() - began,
-        "peak_memory_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
-        "files": files,
-    }
-    _write(_record_path(folder, unit), unit_record)
-
-
-@cache
-def _plan(path: Path, changed: int) -> Plan:
-    return Plan.read(path)
 
 
 def _record_path(folder: Path, unit: Unit) -> Path:
@@ -119,12 +109,9 @@ def record(folder: Path, plan: Plan, unit: Unit, *, checked: bool = False) -> di
         unit_record: dict[str, Any] = read_json(_record_path(folder, unit))
     except (OSError, ValueError):
         return None
-    is_same = unit_record["plan"] == plan.digest
-    return (
-        unit_record
-        if is_same and are_complete(folder, unit_record["files"], checked=checked)
-        else None
-    )
+    if unit_record["plan"] != plan.digest:
+        return None
+    return unit_record if are_complete(folder, unit_record["files"], checked=checked) else None
 
 
 def forget(folder: Path, unit: Unit) -> None:
@@ -134,11 +121,8 @@ def forget(folder: Path, unit: Unit) -> None:
 
 def starts(folder: Path) -> list[dict[str, Any]]:
     """Return the notes of all started units, with the ``start`` that records name."""
-    notes = []
-    for path in sorted((folder / WORK / "starts").glob("*.json")):
-        note = read_json(path)
-        notes.append(note | {"start": path.name.split(".")[-2]})
-    return notes
+    paths = sorted((folder / WORK / "starts").glob("*.json"))
+    return [read_json(path) | {"start": path.name.split(".")[-2]} for path in paths]
 
 
 def _write(path: Path, value: dict[str, Any]) -> None:

@@ -23,7 +23,6 @@ import re
 import shutil
 import tempfile
 import time
-import zlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
@@ -77,9 +76,9 @@ ENTRY_FILE = "entry.json"
 """The file that describes the arrays of an entry."""
 
 _KEY = re.compile(r"[0-9a-f]{40}")
-_BLOCK = 1 << 20  # bytes written and checksummed at once
+_BLOCK = 1 << 20  # bytes written at once
 _ALIGNMENT = 64  # bytes: alignment of torch's arrays and of those in mapped files
-_HELPERS = ("base/sparse.py", "base/randomness.py")  # code outside this package that counts
+_HELPERS = ("sparse.py", "randomness.py", "kernels.py")  # files of base that results depend on
 
 
 @dataclass(frozen=True)
@@ -167,8 +166,18 @@ class StatisticsCache:
             compute: returns the arrays by name.
             prepare: compiles what ``compute`` needs; its time does not count.
         """
-        arrays = self._read(recipe)
-        return self._compute(recipe, compute, prepare) if arrays is None else arrays
+        stored = self._read(recipe)
+        if stored is not None:
+            return stored
+        if prepare is not None:
+            prepare()
+        began = time.perf_counter()
+        arrays = {name: _align(array) for name, array in compute().items()}
+        seconds = time.perf_counter() - began
+        if seconds > MIN_SECONDS:
+            logger.info("%s computed in %.1f s.", recipe.kind, seconds)
+            self._write(recipe, arrays)
+        return arrays
 
     def sparse(
         self, recipe: Recipe, compute: Callable[[], sp.csr_array], prepare: Callable[[], object]
@@ -188,9 +197,9 @@ class StatisticsCache:
         self, recipe: Recipe, shape: tuple[int, ...], fill: Callable[[Array], object]
     ) -> Array:
         """Return half-precision rows, in memory or, if they are too many, in a mapped file."""
-        arrays = self._read(recipe)
-        if arrays is not None:
-            return arrays["rows"]
+        stored = self._read(recipe)
+        if stored is not None:
+            return stored["rows"]
         size, free = 2 * math.prod(shape), free_bytes(torch.device("cpu"))
         if size > MEMORY_SHARE * free:
             logger.info(
@@ -204,23 +213,7 @@ class StatisticsCache:
             fill(rows)
             return {"rows": rows}
 
-        return self._compute(recipe, compute)["rows"]
-
-    def _compute(
-        self,
-        recipe: Recipe,
-        compute: Callable[[], Mapping[str, Array]],
-        prepare: Callable[[], object] | None = None,
-    ) -> Mapping[str, Array]:
-        if prepare is not None:
-            prepare()
-        began = time.perf_counter()
-        arrays = {name: _align(array) for name, array in compute().items()}
-        seconds = time.perf_counter() - began
-        if seconds > MIN_SECONDS:
-            logger.info("%s computed in %.1f s.", recipe.kind, seconds)
-            self._write(recipe, arrays)
-        return arrays
+        return self.arrays(recipe, compute)["rows"]
 
     def _read(self, recipe: Recipe) -> dict[str, Array] | None:
         """Return the arrays of a valid entry; drop a damaged one."""
@@ -308,9 +301,8 @@ class StatisticsCache:
             fill(rows)
             rows.flush()
             stored = _map_array(path)  # outlives the name of its file
-            facts = {"bytes": path.stat().st_size, "crc32": file_checksum(path), **_form(stored)}
             try:
-                self._publish(draft, recipe, {"rows": facts})
+                self._publish(draft, recipe, {"rows": _facts(path, stored)})
             except OSError as error:  # the rows still serve this run
                 self._warn(error)
         return stored
@@ -413,15 +405,15 @@ def drop(path: Path) -> None:
 
 def save_array(path: Path, array: Array) -> dict[str, Any]:
     """Write an array and return its size, checksum, shape and type."""
-    header, content = npy_header(array.dtype, array.shape), as_bytes(array)
     with path.open("wb") as file:
-        file.write(header)
-        checksum = zlib.crc32(header)
-        for first in range(0, content.size, _BLOCK):  # checksummed while it is in the CPU cache
-            block = content[first : first + _BLOCK].data
-            file.write(block)
-            checksum = zlib.crc32(block, checksum)
-    return {"bytes": len(header) + content.size, "crc32": checksum, **_form(array)}
+        file.write(npy_header(array.dtype, array.shape))
+        file.write(as_bytes(array).data)
+    return _facts(path, array)
+
+
+def _facts(path: Path, array: Array) -> dict[str, Any]:
+    form = {"shape": list(array.shape), "dtype": array.dtype.str}
+    return {"bytes": path.stat().st_size, "crc32": file_checksum(path), **form}
 
 
 def _map_array(path: Path) -> Array:
@@ -434,8 +426,8 @@ def _reserve(file: int, size: int) -> None:
         os.posix_fallocate(file, 0, size)
         return
     zeros = bytes(_BLOCK)
-    for place in range(os.fstat(file).st_size, size, _BLOCK):
-        os.pwrite(file, zeros[: min(_BLOCK, size - place)], place)
+    for offset in range(os.fstat(file).st_size, size, _BLOCK):
+        os.pwrite(file, zeros[: min(_BLOCK, size - offset)], offset)
 
 
 def _last_used_and_size(entry: Path) -> tuple[float, int]:
@@ -448,28 +440,25 @@ def _entry_text(content: Mapping[str, Any]) -> str:
     return json.dumps(with_checksum(content), indent=1) + "\n"
 
 
-def _form(array: Array) -> dict[str, Any]:
-    return {"shape": list(array.shape), "dtype": array.dtype.str}
-
-
 @cache
 def _environment() -> dict[str, str]:
     """Return what any rounding depends on beside the inputs."""
     return {
-        "code": _code_digest(Path(__file__).parent),
+        "code": _code_digest(Path(__file__).parents[1]),
         "processor": _processor(Path("/proc/cpuinfo")),
         **{name: metadata.version(name) for name in ("numpy", "scipy", "torch", "numba")},
     }
 
 
-def _code_digest(folder: Path) -> str:
+def _code_digest(package: Path) -> str:
     """Return a digest of the code that computes statistics, so that old results are not read."""
-    digest = hashlib.blake2b(digest_size=20)
-    helpers = [folder.parent / name for name in _HELPERS]
-    for path in [*sorted(folder.glob("*.py")), *helpers]:
-        if path.is_file():  # in a zip there are none, and versions have to do
-            digest.update(path.name.encode() + b"\0" + path.read_bytes())
-    return digest.hexdigest()
+    result = hashlib.blake2b(digest_size=20)
+    paths = sorted((package / "statistics").glob("*.py"))
+    if paths:  # in a zip there are no files, and versions have to do
+        paths += [package / "base" / name for name in _HELPERS]
+    for path in paths:
+        result.update(path.name.encode() + b"\0" + path.read_bytes())
+    return result.hexdigest()
 
 
 def _processor(cpuinfo: Path) -> str:

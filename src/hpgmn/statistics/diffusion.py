@@ -2,6 +2,8 @@
 
 PPR: θ_k = teleport·(1-teleport)^k. Heat kernel: θ_k = e^-t t^k / k!.
 
+Functions take the settings of the statistics, or an object with those that they read.
+
 Random sketches are S·Ω for diffusion and X·Ω for class means; see docs/decisions/0005. Ω[u, j] is
 ±1/√d, a hash of u's name and of j, so nodes shared by two graphs have equal rows. E[Ω·Ωᵀ] = I:
 inner products of rows are preserved up to an error that shrinks as 1/√d (Johnson and
@@ -41,28 +43,31 @@ _BLOCK = 256  # columns of the identity pushed through T at once
 _COLUMNS_AT_ONCE = 8
 
 
-def coefficients(
-    kind: str, *, teleport: float = 0.15, heat_time: float = 3.0, tolerance: float = 1e-6
-) -> Array:
-    """Return θ_0 … θ_K, truncated where the rest sums to less than the tolerance.
+def coefficients(settings: Any) -> Array:
+    """Return θ_0 … θ_K, truncated where the rest sums to less than ``diffusion_tolerance``.
 
-    Args:
-        kind: "ppr" or "heat".
-        teleport: PPR's restart probability.
-        heat_time: t of the heat kernel.
-        tolerance: largest sum of the truncated terms.
-
-    >>> coefficients("ppr", teleport=0.5, tolerance=0.1)
+    >>> from hpgmn.statistics import StatisticsSettings
+    >>> coefficients(StatisticsSettings(teleport=0.5, diffusion_tolerance=0.1))
     array([0.5   , 0.25  , 0.125 , 0.0625])
     """
-    if kind == "ppr":
+    teleport, time, tolerance = settings.teleport, settings.heat_time, settings.diffusion_tolerance
+    if settings.diffusion == "ppr":
         terms = max(1, math.ceil(math.log(tolerance) / math.log1p(-teleport)))
-        return teleport * (1 - teleport) ** np.arange(terms)
-    theta, rest = [math.exp(-heat_time)], 1 - math.exp(-heat_time)
+        return np.asarray(teleport * (1 - teleport) ** np.arange(terms))
+    theta, rest = [math.exp(-time)], 1 - math.exp(-time)
     while rest > tolerance and len(theta) < 1000:
-        theta.append(theta[-1] * heat_time / len(theta))
+        theta.append(theta[-1] * time / len(theta))
         rest -= theta[-1]
     return np.asarray(theta)
+
+
+def coefficients_of_others(settings: Any) -> Array:
+    """Return :func:`coefficients`, θ_0 as 0 unless ``diffusion_self_entry``.
+
+    θ_0 affects the self entry only; subtracting it afterwards would lose digits.
+    """
+    theta = coefficients(settings)
+    return theta if settings.diffusion_self_entry else np.append(0.0, theta[1:])
 
 
 def series(matrix: Any, start: Any, theta: Array) -> Any:
@@ -91,14 +96,7 @@ def reached_nodes(transition_matrix: sp.csr_array) -> Array:
     )
 
 
-def dense_columns(
-    transition_matrix: sp.csr_array,
-    kind: str,
-    *,
-    teleport: float = 0.15,
-    heat_time: float = 3.0,
-    tolerance: float = 1e-6,
-) -> Array:
+def dense_columns(transition_matrix: sp.csr_array, settings: Any) -> Array:
     """Return the columns of S for :func:`reached_nodes`, (N, k) float32.
 
     PPR by inversion: with these nodes first, I - (1-t)·T = [[A, 0], [-(1-t)·B, I]], so the columns
@@ -107,7 +105,8 @@ def dense_columns(
     num_nodes = transition_matrix.shape[0]
     inner = reached_nodes(transition_matrix)
     result: Array = torch.empty(num_nodes, inner.size).numpy()  # aligned as a mapped one is
-    if kind == "ppr":
+    if settings.diffusion == "ppr":
+        teleport = settings.teleport
         entering = sp.csr_array(transition_matrix[:, inner])
         # LAPACK inverts in Fortran order, the transpose of a C-ordered array; the inverse of the
         # transpose, transposed back, is C-ordered again.
@@ -129,42 +128,28 @@ def dense_columns(
             some = outer[first : first + _BLOCK]
             result[some] = np.float32(1 - teleport) * (entering[some] @ system)
         return result
-    theta = coefficients(kind, heat_time=heat_time, tolerance=tolerance)
+    theta = coefficients(settings)
     for first in range(0, inner.size, _BLOCK):
         some = inner[first : first + _BLOCK]
         result[:, first : first + _BLOCK] = _columns(transition_matrix, some, theta)
     return result
 
 
-def dense_arrays(
-    transition_matrix: sp.csr_array,
-    kind: str,
-    *,
-    self_entry: bool = True,
-    unit_length: bool = False,
-    **parameters: float,
-) -> dict[str, Array]:
+def dense_arrays(transition_matrix: sp.csr_array, settings: Any) -> dict[str, Array]:
     """Return the arrays of :class:`DenseDiffusion`.
-
-    Args:
-        transition_matrix: T, (N, N).
-        kind: "ppr" or "heat".
-        self_entry: whether S[v, v] is kept.
-        unit_length: whether each row is scaled to length 1.
-        **parameters: teleport, heat_time and tolerance.
 
     Returns:
         ``inner`` (k,) from :func:`reached_nodes`; their ``columns`` (N, k); ``own`` (N,), the self
         entries that are in no column.
     """
     inner = reached_nodes(transition_matrix)
-    columns = dense_columns(transition_matrix, kind, **parameters)
-    own = np.full(columns.shape[0], coefficients(kind, **parameters)[0], np.float32)
+    columns = dense_columns(transition_matrix, settings)
+    own = np.full(columns.shape[0], coefficients(settings)[0], np.float32)
     own[inner] = 0
-    if not self_entry:
+    if not settings.diffusion_self_entry:
         own[:] = 0
         columns[inner, np.arange(inner.size)] = 0
-    if unit_length:
+    if settings.diffusion_scaling == "unit":
         squares = np.einsum("ij,ij->i", columns, columns) + own * own
         scale = inverse_or_zero(np.sqrt(squares))
         columns *= scale[:, None]
@@ -177,7 +162,6 @@ class DenseDiffusion(Statistic):
 
     Args:
         arrays: from :func:`dense_arrays`.
-        device: where products are computed.
     """
 
     def __init__(self, arrays: Mapping[str, Array], device: torch.device | str = "cpu") -> None:
@@ -244,31 +228,20 @@ def _columns(matrix: sp.csr_array, nodes: Array, theta: Array) -> Array:
 
 
 class ImplicitDiffusion(Statistic):
-    """S as a power iteration: exact to the tolerance, memory E + N·D, backward with Tᵀ.
-
-    Args:
-        transition_matrix: T, (N, N).
-        theta: the coefficients.
-        self_entry: whether S[v, v] is kept.
-        unit_length: whether each row is scaled to length 1.
-        device: where products are computed.
-    """
+    """S as a power iteration: exact to the tolerance, memory E + N·D, backward with Tᵀ."""
 
     def __init__(
-        self,
-        transition_matrix: sp.csr_array,
-        theta: Array,
-        *,
-        self_entry: bool = True,
-        unit_length: bool = False,
-        device: torch.device | str = "cpu",
+        self, transition_matrix: sp.csr_array, settings: Any, device: torch.device | str = "cpu"
     ) -> None:
         self.matrix = SparseMatrix(transition_matrix, device)
-        # θ_0 affects the self entry only; subtracting it afterwards would lose digits.
-        self.theta = theta if self_entry else np.append(0.0, theta[1:])
+        self.theta = coefficients_of_others(settings)
         self.width = transition_matrix.shape[0]
         self.diagonal: Tensor | None = None
         self.scale: Tensor | None = None
+        self_entry, unit_length = (
+            settings.diffusion_self_entry,
+            settings.diffusion_scaling == "unit",
+        )
         if unit_length or not self_entry:
             diagonal, lengths = self._diagonal_and_lengths(self_entry)
             if not self_entry:
@@ -334,33 +307,21 @@ def node_keys(graph: Graph) -> Tensor:
     return text_keys(np.arange(graph.num_nodes).astype(np.str_) if names is None else names)
 
 
-def sketch(
-    transition_matrix: SparseMatrix,
-    theta: Array,
-    keys: Tensor,
-    dim: int,
-    *,
-    self_entry: bool = True,
-    unit_length: bool = False,
-) -> Tensor:
-    """Return S·Ω for S = Σ θ_k T^k: (N, d) float32.
+def sketch(transition_matrix: SparseMatrix, keys: Tensor, settings: Any) -> Tensor:
+    """Return S·Ω for S = Σ θ_k T^k with ``diffusion_dim`` columns: (N, d) float32.
 
     Without self entries, rows are projected: s - Ω_v·(Ω_vᵀ·s) removes S[v, v]·Ω_v exactly, and of
     the rest a share of about 1/d, less than the error of the sketch.
 
     Args:
         transition_matrix: T, (N, N), on the device of the computation.
-        theta: the coefficients of the series.
         keys: (N,) from :func:`node_keys`.
-        dim: d.
-        self_entry: whether S[v, v] counts.
-        unit_length: whether each row of the sketch is scaled to length 1.
     """
+    dim, self_entry = settings.diffusion_dim, settings.diffusion_self_entry
+    theta = coefficients_of_others(settings)
     keys = keys.to(transition_matrix.device)
     result = torch.empty(keys.numel(), dim, device=keys.device)
     along = torch.zeros(keys.numel(), 1, device=keys.device)
-    # θ_0 affects the self entry only; subtracting it afterwards would lose digits.
-    theta = theta if self_entry else np.append(0.0, theta[1:])
     blocks = [(first, min(first + SKETCH_BLOCK, dim)) for first in range(0, dim, SKETCH_BLOCK)]
     for first, last in blocks:
         start = signs(keys, first, last)
@@ -372,7 +333,7 @@ def sketch(
             result[:, first:last] -= signs(keys, first, last).mul_(along / dim)
         # Isolated nodes hold rounding errors only, which unit length would amplify.
         result[torch.from_numpy(_isolated_nodes(transition_matrix)).to(keys.device)] = 0
-    if not unit_length:
+    if settings.diffusion_scaling != "unit":
         return result.mul_(1 / math.sqrt(dim))
     lengths = torch.linalg.vector_norm(result, dim=1, keepdim=True)
     return result.div_(torch.where(lengths > 0, lengths, 1))
@@ -382,10 +343,6 @@ def sketch_attributes(x: Attributes, dim: int) -> Array:
     """Return X·Ω with signs hashed from the column numbers: (N, d) float32.
 
     It is linear, so class means of it are exactly the sketch of class means.
-
-    Args:
-        x: (N, F), dense or sparse.
-        dim: d.
     """
     keys = text_keys(np.char.add("attribute ", np.arange(x.shape[1]).astype(np.str_)))
     omega = signs(keys, 0, dim).numpy()

@@ -30,7 +30,6 @@ from hpgmn.statistics.diffusion import (
     SKETCH_BLOCK,
     DenseDiffusion,
     ImplicitDiffusion,
-    coefficients,
     dense_arrays,
     node_keys,
     reached_nodes,
@@ -145,41 +144,22 @@ class Diffusion(Definition):
             return source.reindex(SparseRows(SparseMatrix(rows, source.device)))
         if form == "sketch":
             return self._sketch(request, matrix, read)
-        shape = self._shape(read)
         if form == "implicit":
-            theta = coefficients(read.diffusion, **self._parameters(read))
-            return source.reindex(ImplicitDiffusion(matrix, theta, device=source.device, **shape))
+            return source.reindex(ImplicitDiffusion(matrix, read, source.device))
         on = rounding_environment(torch.device("cpu"))
         arrays = source.cache.arrays(
             request.recipe("Diffusion of the dense form", {**read.as_dict(), "on": on}),
-            lambda: dense_arrays(matrix, read.diffusion, **shape, **self._parameters(read)),
+            lambda: dense_arrays(matrix, read),
         )
         return source.reindex(DenseDiffusion(arrays, source.device))
 
     @staticmethod
-    def _parameters(settings: Selection) -> dict[str, Any]:
-        return {
-            "teleport": settings.teleport,
-            "heat_time": settings.heat_time,
-            "tolerance": settings.diffusion_tolerance,
-        }
-
-    @staticmethod
-    def _shape(settings: Selection) -> dict[str, Any]:
-        return {
-            "self_entry": settings.diffusion_self_entry,
-            "unit_length": settings.diffusion_scaling == "unit",
-        }
-
-    def _sketch(self, request: Request, matrix: sp.csr_array, settings: Selection) -> Statistic:
+    def _sketch(request: Request, matrix: sp.csr_array, settings: Selection) -> Statistic:
         source = request.source
-        theta = coefficients(settings.diffusion, **self._parameters(settings))
 
         def compute() -> dict[str, Array]:
             on_device, keys = SparseMatrix(matrix, source.device), node_keys(source.graph)
-            shape = self._shape(settings)
-            rows = sketch(on_device, theta, keys, settings.diffusion_dim, **shape)
-            return {"rows": rows.cpu().numpy()}
+            return {"rows": sketch(on_device, keys, settings).cpu().numpy()}
 
         recipe = request.recipe(
             "Diffusion of the sketch form",
@@ -189,8 +169,9 @@ class Diffusion(Definition):
         arrays = source.cache.arrays(recipe, compute)
         return DenseRows(torch.from_numpy(arrays["rows"]).to(source.device))
 
+    @staticmethod
     def _largest_entries(
-        self, request: Request, matrix: sp.csr_array, settings: Selection
+        request: Request, matrix: sp.csr_array, settings: Selection
     ) -> sp.csr_array:
         from hpgmn.statistics.push import largest_entries, prepare_push
 
@@ -203,13 +184,9 @@ class Diffusion(Definition):
             ),
             lambda: largest_entries(
                 matrix,
-                settings.diffusion,
-                count=settings.diffusion_topk,
-                threshold=settings.diffusion_threshold,
-                self_entry=settings.diffusion_self_entry,
+                settings,
                 progress=None if progress is None else partial(progress, "diffusion"),
                 nodes=nodes,
-                **self._parameters(settings),
             ),
             lambda: prepare_push(settings.diffusion),
         )

@@ -25,9 +25,10 @@ import numpy as np
 import scipy.sparse as sp
 import torch
 
-from hpgmn.base.errors import HPGMNError
+from hpgmn.base.errors import HPGMNError, Remedy
 from hpgmn.graph import Array
 from hpgmn.statistics.diffusion import coefficients
+from hpgmn.statistics.settings import StatisticsSettings
 
 _CHUNK = 512  # rows between two reports of progress
 
@@ -42,15 +43,11 @@ def worker_bytes(num_nodes: int, kind: str) -> int:
 
 def largest_entries(
     transition_matrix: sp.csr_array,
-    kind: str = "ppr",
+    settings: Any,
     *,
-    count: int = 64,
-    threshold: float = 1e-4,
-    self_entry: bool = True,
     threads: int | None = None,
     progress: Callable[[int, int], None] | None = None,
     nodes: Array | None = None,
-    **parameters: float,
 ) -> sp.csr_array:
     """Return the largest entries of each row of S, smaller columns first on ties: (N, N) CSR.
 
@@ -58,51 +55,35 @@ def largest_entries(
 
     Args:
         transition_matrix: T, (N, N), no negative values.
-        kind: "ppr" or "heat".
-        count: k, the most entries of a row.
-        threshold: ε, the largest residual that is not pushed.
-        self_entry: whether S[v, v] may be among them.
+        settings: of the statistics; ``diffusion_topk`` is k, ``diffusion_threshold`` is ε.
         threads: None for as many as torch uses.
         progress: called with rows done and all rows.
         nodes: ascending positions of the requested rows, others stay empty; None for all.
-        **parameters: teleport, heat_time and tolerance.
 
+    >>> from hpgmn.statistics import StatisticsSettings
+    >>> settings = StatisticsSettings(diffusion_topk=2, teleport=0.5, diffusion_self_entry=True)
     >>> path = sp.csr_array(np.array([[0, 1, 0], [0, 0, 1], [0, 0, 0]], dtype=np.float32))
-    >>> largest_entries(path, count=2, teleport=0.5).toarray()
+    >>> largest_entries(path, settings).toarray()
     array([[0.5 , 0.25, 0.  ],
            [0.  , 0.5 , 0.25],
            [0.  , 0.  , 0.5 ]], dtype=float32)
     """
-    num_nodes = int(transition_matrix.shape[0])
     if not transition_matrix.data.all():  # a zero weight would be queued forever
         transition_matrix = transition_matrix.copy()
         transition_matrix.eliminate_zeros()
-    return largest_of_range(
-        (transition_matrix.indptr, transition_matrix.indices, transition_matrix.data),
-        (0, num_nodes),
-        kind,
-        count=count,
-        threshold=threshold,
-        self_entry=self_entry,
-        threads=threads,
-        progress=progress,
-        nodes=nodes,
-        **parameters,
-    )
+    edges = (transition_matrix.indptr, transition_matrix.indices, transition_matrix.data)
+    span = (0, int(transition_matrix.shape[0]))
+    return largest_of_range(edges, span, settings, threads=threads, progress=progress, nodes=nodes)
 
 
 def largest_of_range(
     edges: tuple[Array, Array, Array],
     span: tuple[int, int],
-    kind: str = "ppr",
+    settings: Any,
     *,
-    count: int = 64,
-    threshold: float = 1e-4,
-    self_entry: bool = True,
     threads: int | None = None,
     progress: Callable[[int, int], None] | None = None,
     nodes: Array | None = None,
-    **parameters: float,
 ) -> sp.csr_array:
     """Return :func:`largest_entries` of M consecutive nodes alone, bit-identical: (M, N).
 
@@ -112,13 +93,15 @@ def largest_of_range(
     """
     first, last = span
     num_nodes, length = len(edges[0]) - 1, last - first
-    count = min(count, num_nodes)
+    kind, count = settings.diffusion, min(settings.diffusion_topk, num_nodes)
     if length * count >= 2**31:
         raise HPGMNError(
             f"{count} entries for each of {length:,} nodes exceed 32-bit indices.",
-            "Set a smaller diffusion_topk, or diffusion_form=sketch.",
+            Remedy("Keep fewer of them", setting="diffusion_topk", value=2**30 // length)
+            | Remedy("Use a sketch", setting="diffusion_form", value="sketch"),
         )
-    theta = coefficients(kind, **parameters)
+    theta = coefficients(settings)
+    options = (theta, settings.diffusion_threshold, settings.diffusion_self_entry)
     columns = np.empty((length, count), np.int32)
     values = np.empty((length, count), np.float32)
     counts = np.zeros(length, np.int32)
@@ -130,7 +113,7 @@ def largest_of_range(
 
     def rows(chunk: tuple[int, int]) -> int:
         work = idle.get()
-        kernel(*chunk, first, *edges, theta, threshold, self_entry, *work, columns, values, counts)
+        kernel(*chunk, first, *edges, *options, *work, columns, values, counts)
         idle.put(work)
         return chunk[1] - chunk[0]
 
@@ -192,7 +175,8 @@ def _work_arrays(num_nodes: int, kind: str) -> tuple[Array, Array, Array]:
 
 def prepare_push(kind: str) -> None:
     """Compile :func:`largest_entries`."""
-    largest_entries(sp.csr_array((1, 1), dtype=np.float32), kind, threads=1)
+    settings = StatisticsSettings(diffusion=kind)
+    largest_entries(sp.csr_array((1, 1), dtype=np.float32), settings, threads=1)
 
 
 @cache

@@ -27,7 +27,9 @@ from hpgmn.tables.sources import (
     as_numbers,
     as_text,
     canonical,
+    is_date,
     is_numeric,
+    is_text,
     mixed_types,
     not_numeric,
 )
@@ -84,11 +86,8 @@ class Column:
     """How a CSV file is read: TEXT, NUMBER or NATIVE."""
     meaning: ClassVar[str]
     """What becomes of such columns, for the log."""
-
-    @classmethod
-    def holds(cls, arrow_type: pa.DataType) -> bool:
-        """Whether a column of an Arrow type may be of this type."""
-        raise NotImplementedError
+    holds: ClassVar[staticmethod[[pa.DataType], bool]]
+    """Whether a column of an Arrow type may be of this type."""
 
     @classmethod
     def read(cls, table: Table, name: str, column: Any) -> Array:
@@ -99,10 +98,6 @@ class Column:
     def fit(cls, sample: Sample) -> Column | str | None:
         """Return the fitted column, the reason to leave it out, or None if it is another type."""
         raise NotImplementedError
-
-    @classmethod
-    def check_values(cls, table: Table, name: str, values: Array) -> None:
-        """Refuse values that cannot be used."""
 
     def check(self, table: Table) -> None:
         """Refuse a table that lacks this column or has another type in it."""
@@ -147,28 +142,12 @@ class Number(Column):
     kind = "number"
     read_as = NUMBER
     meaning = "standardised"
-
-    @classmethod
-    def holds(cls, arrow_type: pa.DataType) -> bool:
-        """See ``Column``."""
-        return is_numeric(arrow_type)
+    holds = staticmethod(is_numeric)
 
     @classmethod
     def read(cls, table: Table, name: str, column: Any) -> Array:
         """See ``Column``."""
         return np.asarray(as_numbers(column).astype(np.float64))
-
-    @classmethod
-    def check_values(cls, table: Table, name: str, values: Array) -> None:
-        """See ``Column``; float32 must hold all numbers."""
-        wrong = np.flatnonzero(np.abs(values) > _LARGEST)
-        if wrong.size:
-            raise GraphError(
-                f"{table.label}: column '{name}' has {count_noun(wrong.size, 'number')} beyond "
-                f"±3.4e38, the first in {table.row(int(wrong[0]))}.",
-                Remedy("Put finite numbers there, or leave them empty")
-                | Remedy("Leave the column out", option="drop", value=[name]),
-            )
 
     @classmethod
     def fit(cls, sample: Sample) -> Column | str | None:
@@ -189,7 +168,7 @@ class Number(Column):
     def check(self, table: Table) -> None:
         """See ``Column``."""
         super().check(table)
-        if not self.holds(table.types[self.name]):
+        if not is_numeric(table.types[self.name]):
             raise not_numeric(table, self.name)
 
     def _names(self) -> list[str]:
@@ -225,22 +204,26 @@ class Date(Number):
     kind = "date"
     read_as = NATIVE
     meaning = "dates as days, standardised"
-
-    @classmethod
-    def holds(cls, arrow_type: pa.DataType) -> bool:
-        """See ``Column``."""
-        return bool(pa.types.is_date(arrow_type) or pa.types.is_timestamp(arrow_type))
+    holds = staticmethod(is_date)
 
     @classmethod
     def read(cls, table: Table, name: str, column: Any) -> Array:
-        """See ``Column``."""
-        return days(column)
+        """See ``Column``.
+
+        >>> Date.read(None, "", pa.array(["1970-01-03", None]).cast(pa.date32())).tolist()
+        [2.0, nan]
+        """
+        if pa.types.is_null(column.type):
+            return np.full(len(column), np.nan)
+        integers = column.cast(pa.timestamp("us")).cast(pa.int64())
+        microseconds = integers.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
+        return np.asarray(microseconds, np.float64) / _MICROSECONDS_PER_DAY
 
     def check(self, table: Table) -> None:
         """See ``Column``."""
         Column.check(self, table)
         arrow_type = table.types[self.name]
-        if not (self.holds(arrow_type) or pa.types.is_null(arrow_type)):
+        if not (is_date(arrow_type) or pa.types.is_null(arrow_type)):
             raise GraphError(
                 f"{table.label}: column '{self.name}' is of type {arrow_type}, but held dates when "
                 "the model was trained.",
@@ -259,18 +242,13 @@ class Degree(Number):
         return cls(cls.kind, float(degrees.mean()), float(degrees.std()) or 1.0)
 
 
-class _Text(Column):
-    """Words: each is one of the attributes."""
+class Category(Column):
+    """Few different words: one attribute for each."""
 
+    kind = "category"
     read_as = TEXT
-
-    @classmethod
-    def holds(cls, arrow_type: pa.DataType) -> bool:
-        """See ``Column``."""
-        if pa.types.is_dictionary(arrow_type):
-            arrow_type = arrow_type.value_type
-        is_text = pa.types.is_string(arrow_type) or pa.types.is_large_string(arrow_type)
-        return bool(is_text or pa.types.is_string_view(arrow_type))
+    meaning = "one attribute for each word"
+    holds = staticmethod(is_text)
 
     @classmethod
     def read(cls, table: Table, name: str, column: Any) -> Array:
@@ -284,29 +262,6 @@ class _Text(Column):
         array = np.empty(len(words), object)
         array[:] = words
         return array
-
-    def attributes(self, values: Array) -> Array:
-        """See ``Column``."""
-        x = np.zeros((len(values), len(self.feature_names)))
-        position: dict[str | None, int] = {
-            word: self._position(word) for word in set(values.tolist()) - {None}
-        }
-        position[None] = x.shape[1] - 1 if self.has_missing else -1
-        chosen = np.asarray([position[word] for word in values.tolist()], np.int64)
-        rows = np.flatnonzero(chosen >= 0)
-        x[rows, chosen[rows]] = 1
-        return x
-
-    def _position(self, word: str) -> int:
-        """Return the attribute of a word, -1 for an unknown one."""
-        raise NotImplementedError
-
-
-class Category(_Text):
-    """Few different words: one attribute for each."""
-
-    kind = "category"
-    meaning = "one attribute for each word"
 
     @classmethod
     def fit(cls, sample: Sample) -> Column | str | None:
@@ -332,7 +287,20 @@ class Category(_Text):
     def _names(self) -> list[str]:
         return [f"{self.name}={value}" for value in self.values]
 
+    def attributes(self, values: Array) -> Array:
+        """See ``Column``."""
+        x = np.zeros((len(values), len(self.feature_names)))
+        position: dict[str | None, int] = {
+            word: self._position(word) for word in set(values.tolist()) - {None}
+        }
+        position[None] = x.shape[1] - 1 if self.has_missing else -1
+        chosen = np.asarray([position[word] for word in values.tolist()], np.int64)
+        rows = np.flatnonzero(chosen >= 0)
+        x[rows, chosen[rows]] = 1
+        return x
+
     def _position(self, word: str) -> int:
+        """Return the attribute of a word, -1 for an unknown one."""
         return self.values.index(word) if word in self.values else -1
 
     def unknown(self, values: Array) -> list[str]:
@@ -340,7 +308,7 @@ class Category(_Text):
         return sorted(set(values.tolist()) - set(self.values) - {None})
 
 
-class Hashed(_Text):
+class Hashed(Category):
     """Many different words: a checksum of the word chooses the attribute."""
 
     kind = "hashed"
@@ -357,6 +325,10 @@ class Hashed(_Text):
     def _position(self, word: str) -> int:
         return zlib.crc32(word.encode()) % self.width
 
+    def unknown(self, values: Array) -> list[str]:
+        """Return nothing: every word has an attribute."""
+        return []
+
 
 COLUMN_TYPES: tuple[type[Column], ...] = (Flag, Number, Date, Category, Hashed)
 """The types of columns; the first that fits is taken."""
@@ -370,8 +342,17 @@ def read_values(table: Table, types: Mapping[str, type[Column]]) -> dict[str, Ar
         for name, column_type in types.items():
             parts[name].append(column_type.read(table, name, batch.column(name)))
     values = {name: np.concatenate(arrays) for name, arrays in parts.items()}
-    for name, column_type in types.items():
-        column_type.check_values(table, name, values[name])
+    for name, array in values.items():
+        if array.dtype.kind != "f":
+            continue
+        wrong = np.flatnonzero(np.abs(array) > _LARGEST)
+        if wrong.size:
+            raise GraphError(
+                f"{table.label}: column '{name}' has {count_noun(wrong.size, 'number')} beyond "
+                f"±3.4e38, the first in {table.row(int(wrong[0]))}.",
+                Remedy("Put finite numbers there, or leave them empty")
+                | Remedy("Leave the column out", option="drop", value=[name]),
+            )
     return values
 
 
@@ -383,25 +364,11 @@ def parse_date(word: str) -> datetime.date | None:
     return None
 
 
-def days(column: Any) -> Array:
-    """Convert dates to days since 1970, missing ones to NaN.
-
-    >>> days(pa.array(["1970-01-03", None]).cast(pa.date32())).tolist()
-    [2.0, nan]
-    """
-    if pa.types.is_null(column.type):
-        return np.full(len(column), np.nan)
-    microseconds = column.cast(pa.timestamp("us")).cast(pa.int64()).cast(pa.float64(), safe=False)
-    numbers = np.asarray(microseconds.to_numpy(zero_copy_only=False), np.float64)
-    return numbers / _MICROSECONDS_PER_DAY
-
-
 def _refuse_mixed(sample: Sample, count: int) -> None:
     """Refuse words among numbers; ``count`` values are not missing."""
     text = pa.array(sample.values.tolist(), pa.string())
     numbers = pc.match_substring_regex(text, r"^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$")
-    is_number = numbers.fill_null(True).to_numpy(zero_copy_only=False)
-    words = np.flatnonzero(~is_number)
+    words = np.flatnonzero(~numbers.fill_null(True).to_numpy(zero_copy_only=False))
     if words.size and 2 * words.size < count:
         row = int(words[0])
         raise mixed_types(sample.table, sample.name, row, sample.values[row], "number")

@@ -9,7 +9,7 @@ from typing import Any, TypedDict
 
 import pyarrow as pa
 
-from hpgmn.base.errors import GraphError, Remedy, SettingError, count_noun, nearest
+from hpgmn.base.errors import GraphError, Remedy, SettingError, count_noun, list_names, nearest
 from hpgmn.tables.preparation import Preparation
 from hpgmn.tables.sources import EDGE_LISTS, TABLES, Table, is_numeric, not_numeric, open_table
 from hpgmn.tables.splitting import SPLIT_BY
@@ -140,7 +140,7 @@ class Tables:
 
     def describe(self) -> list[str]:
         """Describe the roles of all columns, one line for each table and missing role."""
-        names = ", ".join(self.attributes[:5]) + (", …" if len(self.attributes) > 5 else "")
+        names = list_names(self.attributes, 5, "")
         count, noun = len(self.attributes), "more column" if self.prepare else "attribute"
         rest = f"{count_noun(count, noun)}: {names}" if count else f"no {noun}s"
         lines = [f"{self.nodes.label}: {self._assignments(_NODE_ROLES)}; {rest}."]
@@ -160,7 +160,7 @@ class Tables:
         names = [name for name in self.edges.types if name not in roles]
         if not names:
             return None
-        message = f"{self.edges.label}: ignored: {', '.join(repr(name) for name in names)}."
+        message = f"{self.edges.label}: ignored: {list_names(names, len(names))}."
         numeric = [
             name
             for name in names
@@ -203,7 +203,7 @@ def open_tables(
                 "A GraphML file names its nodes and the ends of its edges itself.",
                 "Leave out id, source and target",
             )
-        node_table, edge_table, id_column, declared = read_graphml(source)
+        node_table, edge_table, id_column, declared, _ = read_graphml(source)
         directed = declared if columns.directed is None else columns.directed
         columns = replace(columns, id=id_column, directed=directed)
     else:
@@ -229,7 +229,6 @@ def assign_roles(
     if preparation is not None:
         if columns.directed is None:
             directed = preparation.roles["directed"]
-        _require_weight(edge_table, columns, preparation.roles)
         columns = _as_trained(node_table, edge_table, columns, preparation.roles)
     roles = {
         role: _find(edge_table if role in _EDGE_ROLES else node_table, role, getattr(columns, role))
@@ -273,6 +272,12 @@ def _as_trained(
     node_table: Table, edge_table: Table, columns: Columns, roles: Mapping[str, Any]
 ) -> Columns:
     """Return the columns of the training tables; later tables may lack optional ones."""
+    weight = roles["weight"]
+    if weight is not None and columns.weight is None and weight not in edge_table.types:
+        raise GraphError(
+            f"{edge_table.label} has no column '{weight}', which the model was trained with.",
+            Remedy("Add it") | Remedy("Name the column of weights", option="weight"),
+        )
     changes: dict[str, Any] = {}
     for role in NAMES:
         table = edge_table if role in _EDGE_ROLES else node_table
@@ -287,16 +292,6 @@ def _as_trained(
         changes["split_by"] = tuple(split_by)
     dropped = columns.drop_unknown_edges or roles["drop_unknown_edges"]
     return replace(columns, drop_unknown_edges=dropped, **changes)
-
-
-def _require_weight(table: Table, columns: Columns, roles: Mapping[str, Any]) -> None:
-    """Refuse edges without weights if the model was trained with weights."""
-    name = roles["weight"]
-    if name is not None and columns.weight is None and name not in table.types:
-        raise GraphError(
-            f"{table.label} has no column '{name}', which the model was trained with.",
-            Remedy("Add it") | Remedy("Name the column of weights", option="weight"),
-        )
 
 
 def _split_column(table: Table, columns: Columns, roles: Mapping[str, Any]) -> str:
@@ -364,7 +359,7 @@ def _find(table: Table, role: str, name: str | None) -> Any:
     if role in _REQUIRED:
         raise GraphError(
             f"{table.label} has no column for the {role} ({', '.join(NAMES[role])}); its columns "
-            f"are {_some(table.types)}.",
+            f"are {list_names(table.types, _MAX_LISTED, '')}.",
             _name_column("Name the column", role),
         )
     return None
@@ -385,7 +380,7 @@ def _known(table: Table, option: str, name: str) -> str:
     value: Any = [best] if best and option in _LISTS else best
     if option == "split_by":
         value = None
-    action = f"{hint}Choose from: {_some(table.types)}"
+    action = f"{hint}Choose from: {list_names(table.types, _MAX_LISTED, '')}"
     raise SettingError(
         f"{table.label} has no column '{name}'.",
         Remedy(action, option=option, value=value, flag=_FLAGS.get(option)),
@@ -403,9 +398,8 @@ def _name_column(action: str, option: str) -> Remedy:
     return Remedy(action, option=option, flag=_FLAGS.get(option))
 
 
-def _some(names: Iterable[str]) -> str:
-    listed = list(names)
-    return ", ".join(listed[:_MAX_LISTED]) + (", …" if len(listed) > _MAX_LISTED else "")
+def _listed(table: Table) -> str:
+    return list_names(table.types, _MAX_LISTED, quote="")
 
 
 def _attributes(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -15,12 +16,34 @@ from hpgmn.base.errors import GraphError, Remedy
 from hpgmn.tables.column_types import Category, read_values
 from hpgmn.tables.columns import Tables
 from hpgmn.tables.preparation import Log
-from hpgmn.tables.sources import NUMBER, TEXT, Array, Faults, as_numbers, canonical, id_keys
+from hpgmn.tables.sources import NUMBER, TEXT, Array, Table, as_numbers, as_text, canonical, decoded
 
 logger = logging.getLogger(__name__)
 
 _LOOKUP_EDGES = 1 << 21  # edges looked up at once, or as many as there are nodes
 _MOST = 0.9  # a guess is right if it explains this share of the unknown ends
+
+
+@dataclass
+class Faults:
+    """How many edges have a fault, and the first of them."""
+
+    count: int = 0
+    row: int = 0
+    value: Any = None
+
+    def note(self, wrong: Array, start: int, value: Callable[[int], Any]) -> None:
+        """Add the rows of a batch that ``wrong`` marks; the batch starts at row ``start``."""
+        rows = np.flatnonzero(wrong)
+        if rows.size and not self.count:
+            first = int(rows[0])
+            self.row, self.value = start + first, value(first)
+        self.count += int(rows.size)
+
+    @property
+    def total(self) -> str:
+        """The count in parentheses, such as "(3 such edges in all)"; empty for one."""
+        return f" ({self.count:,} such edges in all)" if self.count > 1 else ""
 
 
 def read_edges(
@@ -38,8 +61,8 @@ def read_edges(
         ids: the nodes' ids as :func:`id_keys` returns them.
         has_integer_ids: whether ids are compared as integers.
         progress: called after each batch.
-        log: receives how many edges are left out.
-        earlier_ids: ids of an earlier graph.
+        log: receives the number of edges that are left out.
+        earlier_ids: ids of an earlier graph, for the message about unknown nodes.
     """
     table = tables.edges
     num_edges = table.num_rows(
@@ -90,7 +113,7 @@ def read_edges(
         value = unusable.value.as_py()
         what = "no weight" if value is None else f"weight {value:g}"
         raise GraphError(
-            f"{table.label}: {table.row(unusable.row)} has {what}{unusable.total('edge')}; "
+            f"{table.label}: {table.row(unusable.row)} has {what}{unusable.total}; "
             "weights must be finite and positive.",
             Remedy("Remove such edges") | Remedy("Use no weights", option="weight", value=""),
         )
@@ -107,7 +130,7 @@ def _handle_unknown(tables: Tables, unknown: Faults, guess: Remedy | None, log: 
     end, value = unknown.value
     is_empty = value is None or value == "" or value != value  # null, empty, NaN
     what = f"no {end}" if is_empty else f"the {end} '{value}', not an id in {tables.nodes.label}"
-    message = f"{table.label}: {table.row(unknown.row)} has {what}{unknown.total('edge')}"
+    message = f"{table.label}: {table.row(unknown.row)} has {what}{unknown.total}"
     if tables.drop_unknown_edges:
         log(f"{message}; left out.")
         if guess is not None:
@@ -122,25 +145,21 @@ def explain_unknown(
 ) -> Remedy | None:
     """Guess why ends of edges are no ids: other spelling, another column, an earlier graph.
 
-    Args:
-        tables: both tables.
-        ids: the nodes' ids; None: compare with the earlier graph only.
-        unknown: ends of edges that are no ids.
-        earlier_ids: ids of an earlier graph.
+    Without ``ids`` the unknown ends are compared with the earlier graph only.
     """
-    guess = (
-        None if ids is None else _other_names(tables, ids.cast(pa.string()).to_pylist(), unknown)
+    if ids is not None:
+        guess = _other_names(tables, ids.cast(pa.string()).to_pylist(), unknown)
+        if guess is not None:
+            return guess
+    count = 0 if earlier_ids is None else len(set(unknown).intersection(earlier_ids.tolist()))
+    if not count:
+        return None
+    return Remedy(
+        f"The model was trained on {count:,} of the unknown nodes: if the tables hold new nodes "
+        "only, add them to the trained graph",
+        option="onto",
+        flag="add",
     )
-    if guess is None and earlier_ids is not None:
-        count = len(set(unknown).intersection(earlier_ids.tolist()))
-        if count:
-            return Remedy(
-                f"The model was trained on {count:,} of the unknown nodes: if the tables hold new "
-                "nodes only, add them to the trained graph",
-                option="onto",
-                flag="add",
-            )
-    return guess
 
 
 def _other_names(tables: Tables, ids: Iterable[str], unknown: Collection[str]) -> Remedy | None:
@@ -193,3 +212,20 @@ def _groups(batches: Iterator[pa.RecordBatch], rows: int) -> Iterator[pa.Table]:
             group = []
     if group:
         yield pa.Table.from_batches(group)
+
+
+def id_keys(table: Table, name: str, column: Any, as_integers: bool) -> Any:
+    """Convert ids to the type in which they are compared: int64 or text, null where empty."""
+    column = decoded(column)
+    if pa.types.is_floating(column.type):  # integers that a library converted to floats
+        try:
+            column = column.cast(pa.int64())
+        except pa.ArrowInvalid:
+            raise GraphError(
+                f"{table.label}: column '{name}' holds fractions; ids are text or integers.",
+                "Choose another column, or write them as text",
+            ) from None
+    if as_integers:
+        return column.cast(pa.int64())
+    text = as_text(table, name, column)
+    return pc.if_else(pc.equal(text, ""), pa.scalar(None, text.type), text)

@@ -21,10 +21,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
-from hpgmn.base.errors import Remedy
+from hpgmn.base.errors import Remedy, list_names
 from hpgmn.tables.column_types import COLUMN_TYPES, Column, Degree, Sample, read_values
-from hpgmn.tables.sources import TEXT, Array, Table
+from hpgmn.tables.sources import Array, Table
 
 logger = logging.getLogger(__name__)
 
@@ -80,8 +81,8 @@ class Preparation:
             start += block.shape[1]
             if words := column.unknown(own_values):
                 log(
-                    f"{table.label}: column '{column.name}' holds {_some(words)}, unknown when the "
-                    "model was trained; such nodes have none of its attributes."
+                    f"{table.label}: column '{column.name}' holds {list_names(words)}, unknown "
+                    "when the model was trained; such nodes have none of its attributes."
                 )
         return x
 
@@ -105,7 +106,7 @@ class Preparation:
 def fit(
     table: Table, names: Sequence[str], categories: Sequence[str], log: Log
 ) -> tuple[Preparation, Array | None]:
-    """Fit column types to a table; return the preparation and the attributes.
+    """Fit column types to some columns of a table.
 
     Args:
         table: the nodes.
@@ -119,19 +120,12 @@ def fit(
     left_out: dict[str, str] = {}
     candidates: dict[str, list[type[Column]]] = {}
     for name in names:
-        types = [
-            column_type
-            for column_type in COLUMN_TYPES
-            if (
-                column_type.read_as == TEXT
-                if name in categories
-                else column_type.holds(table.types[name])
-            )
-        ]
+        arrow_type = pa.string() if name in categories else table.types[name]
+        types = [column_type for column_type in COLUMN_TYPES if column_type.holds(arrow_type)]
         if types:
             candidates[name] = types
         else:
-            left_out[name] = f"of type {table.types[name]}"
+            left_out[name] = f"of type {arrow_type}"
     values = read_values(table, {name: types[0] for name, types in candidates.items()})
     columns = []
     for name, types in candidates.items():
@@ -148,41 +142,30 @@ def fit(
     return preparation, preparation.matrix(values, table, log) if columns else None
 
 
-def _some(words: Sequence[str]) -> str:
-    """Quote the first few words.
-
-    >>> _some(["a", "b"]), _some(["a", "b", "c", "d", "e"])
-    ("'a', 'b'", "'a', 'b', 'c' and 2 more")
-    """
-    more = f" and {len(words) - 3:,} more" if len(words) > 3 else ""
-    return ", ".join(f"'{word}'" for word in words[:3]) + more
-
-
 def _report(table: Table, preparation: Preparation, log: Log) -> None:
     """Log what becomes of the columns."""
     for column_type in COLUMN_TYPES:
         names = [column.name for column in preparation.columns if type(column) is column_type]
         if names:
-            log(f"{table.label}: {column_type.meaning}: {_some(names)}.")
+            log(f"{table.label}: {column_type.meaning}: {list_names(names)}.")
     filled = [column.name for column in preparation.columns if column.has_missing]
     if filled:
         log(
-            f"{table.label}: values are missing in {_some(filled)}; the median or a word of its "
-            "own replaces them, and an attribute marks them."
+            f"{table.label}: values are missing in {list_names(filled)}; the median or a word of "
+            "its own replaces them, and an attribute marks them."
         )
     reasons: dict[str, list[str]] = {}
     for name, reason in preparation.left_out.items():
         reasons.setdefault(reason, []).append(name)
     for reason, names in reasons.items():
+        listed = list_names(names)
         if reason in ("constant", "empty"):
-            log(f"{table.label}: left out because {reason}: {_some(names)}.")
+            log(f"{table.label}: left out because {reason}: {listed}.")
         elif reason.startswith("of type"):
-            logger.warning(
-                "%s: %s %s cannot be an attribute and is left out.",
-                *(table.label, _some(names), reason),
-            )
+            message = "%s: %s %s cannot be an attribute and is left out."
+            logger.warning(message, table.label, listed, reason)
         else:
             remedy = Remedy("Convert it to numbers to use it") | Remedy(
                 "Read it as a category", option="categories", value=[names[0]], flag="category"
             )
-            logger.warning("%s: %s: %s, left out. %s", *(table.label, _some(names), reason, remedy))
+            logger.warning("%s: %s: %s, left out. %s", table.label, listed, reason, remedy)

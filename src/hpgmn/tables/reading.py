@@ -16,21 +16,19 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from hpgmn.base.errors import GraphError, Remedy, count_noun
+from hpgmn.base.errors import GraphError, Remedy, count_noun, list_names
 from hpgmn.tables.column_types import Degree
 from hpgmn.tables.columns import Tables
-from hpgmn.tables.edges import read_edges
+from hpgmn.tables.edges import id_keys, read_edges
 from hpgmn.tables.preparation import Log, Preparation, fit
 from hpgmn.tables.sources import (
     NUMBER,
     TEXT,
     Array,
-    Faults,
     Table,
     as_numbers,
     as_text,
     canonical,
-    id_keys,
     is_integer,
 )
 from hpgmn.tables.splitting import PARTS, split_by
@@ -56,18 +54,11 @@ _MIN_BATCH_ROWS = 1 << 10
 
 @dataclass(frozen=True, eq=False)
 class TableData:
-    """A graph as plain arrays.
+    """A graph as plain arrays, in the form that ``Graph`` takes.
 
     Attributes:
-        x: (N, F) float32.
         edge_index: (2, E) positions among the nodes; of an extension, the old nodes come first.
-        edge_weight: (E,) float32, or None.
-        y: (N,) classes, -1 where unknown; None: all unknown.
-        class_names: the classes; None without labels.
-        node_ids: (N,) text.
-        feature_names: F names.
         masks: (N,) or (N, S) booleans by part, or empty.
-        directed: whether edges are directed.
         preparation: how columns became attributes, in plain values; None if they are unchanged.
     """
 
@@ -128,7 +119,12 @@ def read_tables(
     ids, labels, roles = _read_names(tables, has_integer_ids, progress)
     all_ids = ids
     if existing is not None:
-        _require_weight(existing, tables)
+        if existing.is_weighted and tables.weight is None:
+            raise GraphError(
+                f"{tables.edges.label} has no weights, but the edges of graph '{existing.name}' "
+                "have.",
+                Remedy("Add the column") | Remedy("Name it", option="weight"),
+            )
         all_ids = _extend_ids(existing, tables, ids)
     preparation = tables.preparation
     earlier = preparation if preparation is not None else existing
@@ -178,27 +174,18 @@ def log_degrees(edge_index: Array, num_nodes: int) -> Array:
     return np.log1p(np.bincount(ends, minlength=num_nodes))
 
 
-def _require_weight(existing: ExistingGraph, tables: Tables) -> None:
-    """Refuse edges without weights if those of the graph have some."""
-    if existing.is_weighted and tables.weight is None:
-        raise GraphError(
-            f"{tables.edges.label} has no weights, but the edges of graph '{existing.name}' have.",
-            Remedy("Add the column") | Remedy("Name it", option="weight"),
-        )
-
-
 def _extend_ids(existing: ExistingGraph, tables: Tables, ids: Any) -> Any:
     """Append new ids to those of a graph; refuse ids in both."""
     known = pa.array(existing.node_ids.tolist(), pa.large_string())
-    faults = Faults()
-    faults.note(pc.is_in(ids, value_set=known).to_numpy(zero_copy_only=False))
-    if faults.count:
-        table = tables.nodes
-        raise GraphError(
-            f"{table.label}: {table.row(faults.row)} has the id '{ids[faults.row].as_py()}', which "
-            f"graph '{existing.name}' has already{faults.total('row')}.",
-            "Leave such rows out, or pass the whole graph, old and new, instead of adding to it",
-        )
+    table = tables.nodes
+    table.refuse_rows(
+        pc.is_in(ids, value_set=known).to_numpy(zero_copy_only=False),
+        lambda row: (
+            f"{table.row(row)} has the id '{ids[row].as_py()}', which graph '{existing.name}' has "
+            "already"
+        ),
+        "Leave such rows out, or pass the whole graph, old and new, instead of adding to it",
+    )
     return pa.concat_arrays([known, ids.cast(known.type)])
 
 
@@ -213,15 +200,14 @@ def _prepare(
     x = fitted.attributes(table, log) if tables.attributes else None
     known = {*tables.attributes, *fitted.left_out, tables.id, tables.label, tables.split}
     known |= {fitted.roles["label"], fitted.roles["split"], *(tables.split_by or ())}
-    new_classes = [f"'{name}'" for name in class_names if name not in fitted.class_names]
-    if new_classes:
+    if new_classes := [name for name in class_names if name not in fitted.class_names]:
         log(
-            f"{table.label}: column '{tables.label}' holds {', '.join(new_classes[:5])}, which the "
+            f"{table.label}: column '{tables.label}' holds {list_names(new_classes)}, which the "
             "model does not know and never predicts."
         )
-    new_columns = [f"'{name}'" for name in table.types if name not in known]
-    if new_columns:
-        log(f"{table.label}: ignored, because the model does not know: {', '.join(new_columns)}.")
+    if new_columns := [name for name in table.types if name not in known]:
+        names = list_names(new_columns, most=len(new_columns))
+        log(f"{table.label}: ignored, because the model does not know: {names}.")
     id_role = {"has_whole_ids": table.has_integers(tables.id)}
     return replace(fitted, roles=fitted.roles | id_role), x
 
@@ -274,7 +260,7 @@ def _warn_similar(tables: Tables, class_names: Sequence[str]) -> None:
         logger.warning(
             "%s: column '%s' has classes that differ only by case, spaces or a trailing '.0': %s. "
             "Spell them alike if they are one class.",
-            *(tables.nodes.label, tables.label, ", ".join(pairs[:3])),
+            *(tables.nodes.label, tables.label, list_names(pairs, quote="")),
         )
 
 
@@ -353,31 +339,26 @@ def _read_names(
     if not count:
         raise GraphError(f"{table.label} has no rows.", "Add a row for each node")
     ids = pa.chunked_array(chunks).combine_chunks()
-    faults = Faults()
-    faults.note(ids.is_null().to_numpy(zero_copy_only=False))
-    if faults.count:
-        raise GraphError(
-            f"{table.label}: {table.row(faults.row)} has no id in column '{tables.id}'"
-            f"{faults.total('row')}.",
-            "Give every node one",
-        )
+    column = f"column '{tables.id}'"
+    table.refuse_rows(
+        ids.is_null().to_numpy(zero_copy_only=False),
+        lambda row: f"{table.row(row)} has no id in {column}",
+        "Give every node one",
+    )
     if not has_integer_ids:
-        faults.note(pc.match_substring(ids, "\0").to_numpy(zero_copy_only=False))
-    if faults.count:
-        raise GraphError(
-            f"{table.label}: {table.row(faults.row)} has an id with a NUL character in column "
-            f"'{tables.id}'{faults.total('row')}.",
+        table.refuse_rows(
+            pc.match_substring(ids, "\0").to_numpy(zero_copy_only=False),
+            lambda row: f"{table.row(row)} has an id with a NUL character in {column}",
             "Remove it",
         )
     first = pc.index_in(ids, value_set=ids).to_numpy()
-    faults.note(first != np.arange(count), 0, lambda row: (ids[row].as_py(), int(first[row])))
-    if faults.count:
-        value, earlier_row = faults.value
-        raise GraphError(
-            f"{table.label}: {table.row(faults.row)} repeats the id '{value}' of row "
-            f"{earlier_row + 1:,}{faults.total('row')}.",
-            "Keep one row for each node",
-        )
+    table.refuse_rows(
+        first != np.arange(count),
+        lambda row: (
+            f"{table.row(row)} repeats the id '{ids[row].as_py()}' of row {first[row] + 1:,}"
+        ),
+        "Keep one row for each node",
+    )
     return ids, labels, roles
 
 
@@ -387,29 +368,26 @@ def _masks(tables: Tables, words: EncodedWords, y: Array | None) -> dict[str, Ar
         return {}
     table = tables.nodes
     codes = np.concatenate(words.codes)
-    roles = [ROLES.get(word.strip().casefold(), -2) for word in words.numbers]
-    role = np.asarray([*roles, -1])[codes]
-    faults = Faults()
-    faults.note(role == -2, 0, lambda row: list(words.numbers)[codes[row]])
-    if faults.count:
-        raise GraphError(
-            f"{table.label}: column '{tables.split}' holds '{faults.value}' in "
-            f"{table.row(faults.row)}{faults.total('row')}.",
-            Remedy("Use train, val, test, or nothing")
-            | Remedy("Name another column", option="split", flag="split-column"),
-        )
+    role = np.asarray([*(ROLES.get(word.strip().casefold(), -2) for word in words.numbers), -1])
+    role = role[codes]
+
+    def word(row: int) -> str:
+        return list(words.numbers)[int(codes[row])]
+
+    table.refuse_rows(
+        role == -2,
+        lambda row: f"column '{tables.split}' holds '{word(row)}' in {table.row(row)}",
+        Remedy("Use train, val, test, or nothing")
+        | Remedy("Name another column", option="split", flag="split-column"),
+    )
     unlabelled = (role >= 0) & (y < 0 if y is not None else True)
-    if tables.preparation is not None:  # later nodes are to be predicted, whatever their part
-        role = np.where(unlabelled, -1, role)
-    else:
-        faults.note(unlabelled)
-    if faults.count:
-        word = list(words.numbers)[codes[faults.row]]
-        raise GraphError(
-            f"{table.label}: {table.row(faults.row)} is in split '{word}' but has no label"
-            f"{faults.total('row')}.",
+    if tables.preparation is None:
+        table.refuse_rows(
+            unlabelled,
+            lambda row: f"{table.row(row)} is in split '{word(row)}' but has no label",
             "Leave the split of such nodes empty",
         )
+    role = np.where(unlabelled, -1, role)  # later nodes are to be predicted, whatever their part
     return {part: role == number for number, part in enumerate(PARTS)}
 
 
@@ -418,36 +396,31 @@ def _read_attributes(
 ) -> Array:
     """Read (N, F) float32; missing and infinite numbers are refused."""
     x = np.empty((num_nodes, len(columns)), np.float32)
-    missing = [Faults() for _ in columns]
-    infinite = [Faults() for _ in columns]
-    start = 0
+    start, is_finite = 0, True
     rows = max(_BATCH_VALUES // len(columns), _MIN_BATCH_ROWS)
     for batch in table.batches(dict.fromkeys(columns, NUMBER), rows):
         block = x[start : start + batch.num_rows]
         with np.errstate(over="ignore"):  # what float32 cannot hold becomes infinite
             for number, column in enumerate(batch.columns):
                 block[:, number] = as_numbers(column)
-        if not np.isfinite(block).all():
-            for number in range(len(columns)):
-                missing[number].note(np.isnan(block[:, number]), start)
-                infinite[number].note(np.isinf(block[:, number]), start)
+        is_finite = is_finite and bool(np.isfinite(block).all())
         start += batch.num_rows
         progress(f"Reading the attributes in {table.label}", start, num_nodes)
-    for faults, noun, limit in (
-        (missing, "missing number", ""),
-        (infinite, "number", " beyond ±3.4e38"),
-    ):
-        wrong = [number for number, fault in enumerate(faults) if fault.count]
-        if wrong:
-            fault, name = faults[wrong[0]], columns[wrong[0]]
-            others = f", and in {count_noun(len(wrong) - 1, 'other column')}" if wrong[1:] else ""
-            raise GraphError(
-                f"{table.label}: column '{name}' has {count_noun(fault.count, noun)}{limit}, the "
-                f"first in {table.row(fault.row)}{others}.",
-                Remedy("Put finite numbers there, for example the column's mean")
-                | Remedy("Leave the column out", option="drop", value=[name]),
-            )
-    return x
+    if is_finite:
+        return x
+    is_wrong = np.isnan(x)
+    noun, limit = "missing number", ""
+    if not is_wrong.any():
+        is_wrong, noun, limit = np.isinf(x), "number", " beyond ±3.4e38"
+    wrong = np.flatnonzero(is_wrong.any(axis=0))
+    name, marks = columns[wrong[0]], is_wrong[:, wrong[0]]
+    others = f", and in {count_noun(len(wrong) - 1, 'other column')}" if len(wrong) > 1 else ""
+    raise GraphError(
+        f"{table.label}: column '{name}' has {count_noun(int(marks.sum()), noun)}{limit}, the "
+        f"first in {table.row(int(marks.argmax()))}{others}.",
+        Remedy("Put finite numbers there, for example the column's mean")
+        | Remedy("Leave the column out", option="drop", value=[name]),
+    )
 
 
 def _text_array(ids: Any) -> Array:

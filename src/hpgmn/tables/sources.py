@@ -8,7 +8,6 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -77,6 +76,15 @@ class Table(ABC):
         """Describe the row at a position counted from 0."""
         return f"row {position + 1:,}" + (" below the header" if self.has_header else "")
 
+    def refuse_rows(
+        self, wrong: Array, describe: Callable[[int], str], remedy: Remedy | str
+    ) -> None:
+        """Raise an error about the first row that ``wrong`` marks, if any."""
+        rows = np.flatnonzero(wrong)
+        if rows.size:
+            more = f" ({rows.size:,} such rows in all)" if rows.size > 1 else ""
+            raise GraphError(f"{self.label}: {describe(int(rows[0]))}{more}.", remedy)
+
     def has_integers(self, column: str) -> bool:
         """Whether a column holds integers, possibly as floats, rather than text."""
         kind = self.types[column]
@@ -113,8 +121,8 @@ class CsvTable(Table):
     Args:
         path: the file.
         separator: the delimiter.
-        names: the columns' names; None if the first line is a header.
-        skip: how many comment lines precede the data.
+        names: the columns; None if the first line is a header.
+        skip: the number of comment lines before the data.
     """
 
     def __init__(
@@ -214,7 +222,7 @@ class MemoryTable(Table):
     Text is parsed as in a CSV file: a column of numbers, dates or booleans gets that type.
     """
 
-    def __init__(self, path: Path, table: pa.Table, label: str) -> None:
+    def __init__(self, table: pa.Table, label: str) -> None:
         self._table = table
         self._parsed = {
             name: _parse_text(column)
@@ -225,8 +233,7 @@ class MemoryTable(Table):
             (name, self._parsed[name].type if name in self._parsed else kind)
             for name, kind in zip(table.column_names, table.schema.types, strict=True)
         ]
-        super().__init__(path, types, False)
-        self.label = label
+        super().__init__(Path(label), types, False)
 
     def has_integers(self, column: str) -> bool:
         """See ``Table``; ids in text stay as they are written."""
@@ -309,15 +316,7 @@ def _not_utf8(path: Path, where: str = "") -> GraphError:
 
 
 def mixed_types(table: Table, column: str, row: int, value: str, kind: str) -> GraphError:
-    """Return the error for a column with values of two types.
-
-    Args:
-        table: the table.
-        column: the column.
-        row: the row of the first deviating value, counted from 0.
-        value: that value.
-        kind: the type of the other values.
-    """
+    """Return the error for a column of type ``kind`` with another value in a row."""
     return GraphError(
         f"{table.label}: column '{column}' holds '{value}' in {table.row(row)}, but most of its "
         f"values are of type {kind}.",
@@ -434,6 +433,20 @@ def is_numeric(kind: pa.DataType) -> bool:
     )
 
 
+def is_date(kind: pa.DataType) -> bool:
+    """Whether a type holds dates or times."""
+    return bool(pa.types.is_date(kind) or pa.types.is_timestamp(kind))
+
+
+def is_text(kind: pa.DataType) -> bool:
+    """Whether a type holds text."""
+    if pa.types.is_dictionary(kind):
+        kind = kind.value_type
+    return bool(
+        pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
+    )
+
+
 def _is_number(value: Any) -> bool:
     try:
         float(value)
@@ -457,43 +470,3 @@ def canonical(word: str) -> str:
 def is_integer(word: str) -> bool:
     """Whether text is an integer, possibly written as 1.0."""
     return _WHOLE.fullmatch(word) is not None
-
-
-@dataclass
-class Faults:
-    """How many rows have a fault, and the first of them."""
-
-    count: int = 0
-    row: int = 0
-    value: Any = None
-
-    def note(
-        self, wrong: Array, start: int = 0, value: Callable[[int], Any] = lambda row: None
-    ) -> None:
-        """Add the rows of a batch that ``wrong`` marks; the batch starts at row ``start``."""
-        rows = np.flatnonzero(wrong)
-        if rows.size and not self.count:
-            first = int(rows[0])
-            self.row, self.value = start + first, value(first)
-        self.count += int(rows.size)
-
-    def total(self, noun: str) -> str:
-        """Return the count in parentheses, such as "(3 such edges in all)"; empty for one."""
-        return f" ({self.count:,} such {noun}s in all)" if self.count > 1 else ""
-
-
-def id_keys(table: Table, name: str, column: Any, as_integers: bool) -> Any:
-    """Convert ids to the type in which they are compared: int64 or text, null where empty."""
-    column = decoded(column)
-    if pa.types.is_floating(column.type):  # integers that a library converted to floats
-        try:
-            column = column.cast(pa.int64())
-        except pa.ArrowInvalid:
-            raise GraphError(
-                f"{table.label}: column '{name}' holds fractions; ids are text or integers.",
-                "Choose another column, or write them as text",
-            ) from None
-    if as_integers:
-        return column.cast(pa.int64())
-    text = as_text(table, name, column)
-    return pc.if_else(pc.equal(text, ""), pa.scalar(None, text.type), text)

@@ -81,13 +81,7 @@ def check_counts(
     return []
 
 
-def scarce_classes(graph: Graph, splits: Sequence[Split]) -> list[str]:
-    """Warn of classes that have few train nodes in some splits."""
-    counts = [np.bincount(graph.y[split.train], minlength=graph.num_classes) for split in splits]
-    return scarce_counts(np.stack(counts), graph.class_names)
-
-
-def scarce_counts(counts: Array, class_names: Sequence[str]) -> list[str]:
+def scarce_classes(counts: Array, class_names: Sequence[str]) -> list[str]:
     """Warn of classes that have few train nodes, from (S, C) counts of each split."""
     is_scarce = (counts > 0) & (counts < FEW_NODES)
     names = [f"'{class_names[int(c)]}'" for c in np.flatnonzero(is_scarce.any(axis=0))]
@@ -107,12 +101,7 @@ def metric_for_skewed(num_classes: int) -> str:
     return "average_precision" if num_classes == 2 else "balanced_accuracy"
 
 
-def skewed_classes(graph: Graph, metric: str) -> list[str]:
-    """Warn of accuracy where nearly all labelled nodes are of one class."""
-    return skewed_counts(np.bincount(graph.y[graph.y >= 0]), graph.class_names, metric)
-
-
-def skewed_counts(counts: Array, class_names: Sequence[str], metric: str) -> list[str]:
+def skewed_classes(counts: Array, class_names: Sequence[str], metric: str) -> list[str]:
     """Warn of accuracy where nearly all labelled nodes are of one class, from (C,) counts."""
     share = counts.max() / counts.sum()
     if share <= SKEWED or metric != "accuracy":
@@ -135,7 +124,6 @@ def positive_class(
     """Return the positive class of average_precision and precision@K of two classes.
 
     Args:
-        metric: its name.
         labels: known labels of any shape, -1 where unknown: the rarest class is the default.
         requested: the class that the user named.
 

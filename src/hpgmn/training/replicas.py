@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from hpgmn.base.errors import HPGMNError, Remedy
 from hpgmn.base.files import (
@@ -225,7 +226,6 @@ def fit_replicas(
             plan = _plan(
                 folder,
                 identity,
-                len(replicas),
                 lambda: replica_groups(graph, entry, replicas, torch_device, sizes, memory_share),
             )
             return _fit(task, entry, plan, (metric, positive), folder, identity, report, stop)
@@ -276,7 +276,7 @@ def _fit(
 
 
 def _plan(
-    folder: Path | None, identity: str, replicas: int, make: Callable[[], list[list[int]]]
+    folder: Path | None, identity: str, make: Callable[[], list[list[int]]]
 ) -> list[list[int]]:
     """Return the groups of this training; a resumed one keeps its groups."""
     if folder is None:
@@ -292,24 +292,11 @@ def _plan(
         stored = read_json(path)
         check_format(path, stored.get("format"), RUN_FORMAT)
         stored = verify_run_checksum(stored)
-        stored_identity = stored["identity"]
-        plan = stored["plan"]
-        if stored_identity == identity and not _is_partition(plan, replicas):
-            raise ValueError(f"it does not name each of {replicas} runs once")
+        stored_identity, plan = stored["identity"], stored["plan"]
     except (OSError, ValueError, KeyError, AttributeError) as error:
         raise damaged_file(path, str(error)) from None
     require_identity(stored_identity, identity, folder)
     return plan
-
-
-def _is_partition(plan: Any, replicas: int) -> bool:
-    """Whether a plan is a list of non-empty lists that hold every position once."""
-    if not isinstance(plan, list) or not all(isinstance(part, list) and part for part in plan):
-        return False
-    members = [member for part in plan for member in part]
-    return all(type(member) is int for member in members) and (
-        sorted(members) == list(range(replicas))
-    )
 
 
 class EpochMonitor:
@@ -317,7 +304,6 @@ class EpochMonitor:
 
     Args:
         path: the state file; None saves nothing.
-        identity: stored with the state.
         group: the number of this group of replicas, and how many groups there are.
         report: called after each epoch and some rows of a slow statistic.
         should_stop: called likewise; True saves the state and raises KeyboardInterrupt.
@@ -388,19 +374,18 @@ def _join(replicas: list[Replica], results: list[tuple[list[int], TrainState, Te
             return tensors[0].cpu()
         return torch.cat([tensor.cpu() for tensor in tensors])[back]
 
-    states = [state for _, state, _ in results]
-    # Some settings have stages that others lack; all have the last one.
-    stages = [name for name in states[0].done if all(name in state.done for state in states)]
-    shapes = [
-        {
+    def shapes(state: TrainState) -> dict[tuple[str, str], torch.Size]:
+        return {
             (stage, name): value.shape[1:]
             for stage, parameters in state.done.items()
             for name, value in parameters.items()
         }
-        for state in states
-    ]
+
+    states = [state for _, state, _ in results]
+    # Some settings have stages that others lack; all have the last one.
+    stages = [name for name in states[0].done if all(name in state.done for state in states)]
     done: dict[str, Parameters] = {}
-    if all(shape == shapes[0] for shape in shapes):
+    if all(shapes(state) == shapes(states[0]) for state in states):
         done = {
             stage: {
                 name: join([state.done[stage][name] for state in states])
@@ -431,9 +416,6 @@ def _join(replicas: list[Replica], results: list[tuple[list[int], TrainState, Te
 
 def _concatenate_padded(blocks: list[Tensor]) -> Tensor:
     """Concatenate (epochs, R) blocks of different lengths, short ones filled with NaN."""
-    length = max(block.shape[0] for block in blocks)
-    filled = [
-        torch.cat([block, block.new_full((length - block.shape[0], block.shape[1]), float("nan"))])
-        for block in blocks
-    ]
+    length = max(len(block) for block in blocks)
+    filled = [pad(block, (0, 0, 0, length - len(block)), value=math.nan) for block in blocks]
     return torch.cat(filled, dim=1)

@@ -32,36 +32,34 @@ MODEL_FILE = "model.safetensors"
 _TIED = ("diffusion", "adjacency", "neighbor_adjacency")  # their columns are the nodes trained on
 
 
-def _inconsistency(
+def _check_content(
     tensors: Mapping[str, Tensor],
     metadata: Mapping[str, Any],
     replicas: int,
-    node_ids: Array | None,
     scales: Sequence[Sequence[float]],
     any_dtype: bool,
-) -> str | None:
-    """Return what is inconsistent in a file, or None; custom models may have any dtype."""
-    nodes, classes = int(metadata["num_nodes"]), list(metadata["class_names"])
+) -> None:
+    """Raise ValueError for what is inconsistent in a file; custom models may have any dtype."""
+    nodes, classes = int(metadata["num_nodes"]), len(metadata["class_names"])
     for name, value in tensors.items():
         if len(value) != replicas or not replicas:
-            return f"{name} is of {len(value)} runs, the metadata of {replicas}"
+            raise ValueError(f"{name} is of {len(value)} runs, the metadata of {replicas}")
         if "/" in name and not any_dtype and value.dtype != torch.float32:
-            return f"{name} is of type {value.dtype}"
+            raise ValueError(f"{name} is of type {value.dtype}")
         if not value.isfinite().all():
-            return f"{name} is not finite"
+            raise ValueError(f"{name} is not finite")
     labels = tensors["train_labels"]
     if labels.shape != (replicas, nodes) or labels.is_floating_point():
-        return f"train_labels is of shape {tuple(labels.shape)} and type {labels.dtype}"
-    if labels.numel() and not -1 <= int(labels.min()) <= int(labels.max()) < len(classes):
-        return f"train_labels names a class beyond the {len(classes)} there are"
-    if node_ids is not None and node_ids.shape != (nodes,):
-        return f"{node_ids.size} node_ids for {nodes} nodes"
+        raise ValueError(f"train_labels is of shape {tuple(labels.shape)} and type {labels.dtype}")
+    if labels.numel() and not -1 <= int(labels.min()) <= int(labels.max()) < classes:
+        raise ValueError(f"train_labels names a class beyond the {classes} there are")
+    if metadata["node_ids"] is not None and len(metadata["node_ids"]) != nodes:
+        raise ValueError(f"{len(metadata['node_ids'])} node_ids for {nodes} nodes")
     for scale in scales:
         if scale and len(scale) != replicas:
-            return f"{len(scale)} temperatures for {replicas} runs"
+            raise ValueError(f"{len(scale)} temperatures for {replicas} runs")
         if not all(math.isfinite(value) and value > 0 for value in scale):
-            return "a temperature is not above 0"
-    return None
+            raise ValueError("a temperature is not above 0")
 
 
 def require_finite(logits: Tensor, graph: Graph, nodes: Array | None = None) -> None:
@@ -274,7 +272,9 @@ class SavedModel:
         tensors, metadata = read_tensors(path)
         try:
             return cls._of_file(path, tensors, metadata, expected)
-        except (KeyError, TypeError, AttributeError, ValueError, IndexError) as error:
+        except ValueError as error:
+            raise damaged_file(path, str(error)) from None
+        except (KeyError, TypeError, AttributeError, IndexError) as error:
             raise damaged_file(path, f"{type(error).__name__}: {error}") from None
 
     @classmethod
@@ -311,15 +311,11 @@ class SavedModel:
             Replica(row["split"], row["seed"], make_settings(entry.settings, row["settings"]))
             for row in metadata.pop("replicas")
         ]
-        node_ids = metadata.pop("node_ids")
-        labels = tensors["train_labels"].numpy().astype(np.int64)
-        names = None if node_ids is None else np.asarray(node_ids)
         scales = [metadata.pop(f"{kind}temperatures", []) for kind in ("", "mean_")]  # older: none
-        fault = _inconsistency(
-            tensors, metadata, len(replicas), names, scales, is_custom(entry.name)
-        )
-        if fault is not None:
-            raise damaged_file(path, fault)
+        _check_content(tensors, metadata, len(replicas), scales, is_custom(name))
+        node_ids = metadata.pop("node_ids")
+        names = None if node_ids is None else np.asarray(node_ids)
+        labels = tensors["train_labels"].numpy().astype(np.int64)
         return cls(entry, replicas, done, labels, metadata, names, *scales)
 
     @property
@@ -402,10 +398,6 @@ class SavedModel:
         require_finite(values, graph, nodes)
         return values
 
-    def probabilities(self, graph: Graph, device: torch.device | str = "cpu") -> Tensor:
-        """Return class probabilities (R, M, C), calibrated by each replica's temperature."""
-        return calibrated_probabilities(self.logits(graph, device), self.temperatures)
-
     def mean_probabilities(
         self, graph: Graph, device: torch.device | str = "cpu", nodes: Array | None = None
     ) -> Tensor:
@@ -416,16 +408,6 @@ class SavedModel:
         """
         mean = mean_logits(self.logits(graph, device, nodes))[None]
         return calibrated_probabilities(mean, self.mean_temperatures[:1])[0].float()
-
-    def estimator_logits(self, graph: Graph, device: torch.device | str = "cpu") -> Tensor | None:
-        """Return the label estimator's logits (R, M, C), or None for a model without one."""
-        if "estimator" not in self.done:
-            return None
-        return self.on_graph(graph, device).estimator_logits
-
-    def task(self, graph: Graph, device: torch.device | str = "cpu") -> TrainingTask:
-        """Return the task of this model on a graph: its statistics and the train labels."""
-        return self.on_graph(graph, device).task
 
     def _task(
         self, graph: Graph, device: torch.device | str = "cpu", nodes: Array | None = None

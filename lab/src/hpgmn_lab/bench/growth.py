@@ -28,6 +28,7 @@ from hpgmn_lab.bench.process import (
     peak_bytes,
     run_task,
     say,
+    seconds_since_start,
 )
 from hpgmn_lab.bench.records import GIB, Bar, Call, Record, Table, bars_table, new_record
 
@@ -68,12 +69,7 @@ def measure(
             for number in range(1, repeats + 1):
                 say(f"{spec.nodes:,} nodes: run {number} of {repeats}")
                 run = run_task(
-                    "growth",
-                    path=facts["path"],
-                    settings=settings,
-                    seed=seed,
-                    device=call.device,
-                    launched=time.time(),
+                    "growth", path=facts["path"], settings=settings, seed=seed, device=call.device
                 )
                 runs.append(run)
         except ProcessFailed as error:
@@ -97,16 +93,10 @@ def _median_run(spec: GraphSpec, facts: Record, runs: list[Record]) -> Record:
     }
 
 
-def run_stages(
-    path: str, settings: dict[str, Any], seed: int, device: str, launched: float
-) -> Record:
-    """Train from the graph folder to the predictions of all nodes; in the measured process.
-
-    Args:
-        launched: when the process was started, in seconds since 1970.
-    """
+def run_stages(path: str, settings: dict[str, Any], seed: int, device: str) -> Record:
+    """Train from the graph folder to the predictions of all nodes; in the measured process."""
     warm_up(settings, device)
-    startup = time.time() - launched
+    startup = seconds_since_start()
     reset_peak_memory(device)
     level, load = peak_bytes(), OtherLoad()
     started = time.perf_counter()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import time
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
@@ -136,7 +135,6 @@ def measure(
                 seed=seed,
                 device=call.device,
                 limit=limit,
-                launched=time.time(),
             )
         except ProcessFailed as error:
             say(f"{label(name)}: {error.message}")

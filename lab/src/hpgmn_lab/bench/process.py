@@ -57,13 +57,9 @@ def say(line: str) -> None:
 def run_task(
     task: str, *, timeout: float | None = None, threads: int | None = None, **arguments: Any
 ) -> Record:
-    """Run a task in a fresh process, so that its peak memory is its own.
+    """Run a task of :data:`TASKS` in a fresh process, so that its peak memory is its own.
 
-    Args:
-        task: a name in :data:`TASKS`.
-        timeout: seconds after which the process is killed.
-        threads: of the process; None for the default.
-        **arguments: of the task, as JSON.
+    After ``timeout`` seconds the process is killed.
     """
     with tempfile.TemporaryDirectory() as folder:
         request, answer = Path(folder) / "request.json", Path(folder) / "answer.json"
@@ -119,6 +115,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 # Observe the machine.
+
+
+def seconds_since_start() -> float:
+    """Return the seconds since this process was started."""
+    import psutil
+
+    return time.time() - float(psutil.Process().create_time())
 
 
 def peak_bytes() -> int:

@@ -53,7 +53,7 @@ class Job:
     @property
     def rounds(self) -> int:
         """Return the number of terms of the diffusion series."""
-        return len(coefficients("ppr", tolerance=self.tolerance))
+        return len(coefficients(StatisticsSettings(diffusion_tolerance=self.tolerance)))
 
     @property
     def columns(self) -> int:
@@ -180,24 +180,16 @@ def neighbour_bytes(job: Job, blocks: int, size: int) -> float:
     return blocks * rows_read(job.nodes, job.edges / blocks, size) * size
 
 
-def means_bytes(job: Job, ranges: int, memory: int) -> float:
-    """Return the bytes that class means read: edges, attributes and labels of neighbours."""
-    width = job.attributes
-    per_row = 2 * job.classes * width + 16 * width
-    blocks = num_blocks(job, ranges, memory, EDGE_BYTES + 12 * width, per_row)
-    return 4 * job.edges + sum(neighbour_bytes(job, blocks, size) for size in (4 * width, 4))
-
-
-def round_bytes(job: Job, ranges: int, memory: int) -> float:
-    """Return the bytes that a round reads: T, and neighbours' rows of the previous round."""
-    blocks = num_blocks(job, ranges, memory, EDGE_BYTES + 8 * job.dim, 32 * job.dim + 256)
-    return 8 * job.edges + neighbour_bytes(job, blocks, 4 * job.dim)
-
-
-def counts_bytes(job: Job, ranges: int, memory: int) -> float:
-    """Return the bytes that class counts read: edges, and labels of neighbours."""
-    blocks = num_blocks(job, ranges, memory, EDGE_BYTES + 8 + 8 * job.classes, 16 * job.classes)
-    return 4 * job.edges + neighbour_bytes(job, blocks, 4)
+def bytes_read(job: Job, kind: str, ranges: int, memory: int) -> float:
+    """Return the bytes that a kind of work reads: edges, and rows of neighbours."""
+    width, classes, dim = job.attributes, job.classes, job.dim
+    per_edge, per_row, edge_size, row_sizes = {
+        "class_counts": (8 + 8 * classes, 16 * classes, 4, [4]),  # labels
+        "class_means": (12 * width, (2 * classes + 16) * width, 4, [4 * width, 4]),
+        "round": (8 * dim, 32 * dim + 256, 8, [4 * dim]),  # T, and rows of the previous round
+    }[kind]
+    blocks = num_blocks(job, ranges, memory, EDGE_BYTES + per_edge, per_row)
+    return edge_size * job.edges + sum(neighbour_bytes(job, blocks, size) for size in row_sizes)
 
 
 def training_bytes(job: Job, machines: Machines) -> float:
@@ -231,45 +223,49 @@ def statistics_plan(
     share = job.edges / measured["edges"]
 
     def stage(
-        name: str,
-        kinds: Sequence[str],
-        read: float | None = None,
-        written: float | None = None,
-        times: float = 1.0,
+        name: str, *kinds: str, read: float | None = None, rows: float = 0.0, times: float = 1.0
     ) -> PlanStage:
         """Scale measured costs by edges; CPU seconds also by ``times``, bytes unless given."""
-        costs = [cost_of(record, kind) for kind in kinds]
+        cost = {
+            key: share * sum(cost_of(record, kind)[key] for kind in kinds)
+            for key in ("cpu_seconds", "bytes_read", "bytes_written")
+        }
+        seconds = times * cost["cpu_seconds"]
         if read is None:
-            read = share * sum(cost["bytes_read"] for cost in costs)
-        if written is None:
-            written = share * sum(cost["bytes_written"] for cost in costs)
-        seconds = times * share * sum(cost["cpu_seconds"] for cost in costs)
+            read, written = cost["bytes_read"], cost["bytes_written"]
+        else:
+            written = rows * job.nodes
         return PlanStage(name, seconds, read, written, machines, at_a_time)
 
     attributes, counts, means, sketch = job.row_bytes
     rounds = job.rounds
     copied = (attributes + 11) * job.nodes  # attributes, label, split
-    cut = stage("edges by source and by target", ("out", "in"))
+    read = {
+        kind: bytes_read(job, kind, ranges, memory)
+        for kind in ("class_counts", "class_means", "round")
+    }
+    wider = job.attributes / measured["attributes"]
+    longer = rounds * job.dim / record["settings"]["diffusion_dim"]
+    all_rounds = (rounds - 1) * read["round"] + 8 * job.edges
+    cut = stage("edges by source and by target", "out", "in")
     stages = (
         replace(cut, bytes_shuffled=8 * job.edges),
         PlanStage("attributes, labels, splits copied", 0.0, copied, copied, machines, at_a_time),
-        stage(
-            "class counts", ("class_counts",), counts_bytes(job, ranges, memory), counts * job.nodes
-        ),
+        stage("class counts", "class_counts", read=read["class_counts"], rows=counts),
         stage(
             "class means, half precision",
-            ("class_means",),
-            means_bytes(job, ranges, memory),
-            means * job.nodes,
-            job.attributes / measured["attributes"],
+            "class_means",
+            read=read["class_means"],
+            rows=means,
+            times=wider,
         ),
-        stage("transition matrix", ("transition",)),
+        stage("transition matrix", "transition"),
         stage(
             f"sketch, d = {job.dim}, {rounds} rounds",
-            ("round",),
-            (rounds - 1) * round_bytes(job, ranges, memory) + 8 * job.edges,
-            rounds * sketch * job.nodes,
-            rounds * job.dim / record["settings"]["diffusion_dim"],
+            "round",
+            read=all_rounds,
+            rows=rounds * sketch,
+            times=longer,
         ),
     )
     return ShardPlan(stages, ranges, memory, at_a_time)
@@ -278,11 +274,7 @@ def statistics_plan(
 def best_plan(record: Mapping[str, Any], job: Job, machines: Machines) -> ShardPlan:
     """Return the plan whose number of concurrent tasks, a power of two, takes the fewest hours."""
     numbers = [2**power for power in range(machines.cores.bit_length())]
-    plans = [
-        statistics_plan(record, job, machines, number)
-        for number in numbers
-        if number <= machines.cores
-    ]
+    plans = [statistics_plan(record, job, machines, number) for number in numbers]
     return min(plans, key=lambda plan: plan.hours)
 
 
@@ -375,15 +367,10 @@ def formula_table(record: Mapping[str, Any]) -> Table:
     names = ("nodes", "edges", "attributes", "classes")
     job = Job(**{name: facts[name] for name in names}, dim=record["settings"]["diffusion_dim"])
     ranges, memory = record["ranges"], record["memory"]
-    formulas = {
-        "class_counts": counts_bytes(job, ranges, memory),
-        "class_means": means_bytes(job, ranges, memory),
-        "round": round_bytes(job, ranges, memory),
-    }
-    rows = [
-        [KINDS[kind], f"{cost_of(record, kind)['bytes_read'] / 1e6:,.0f}", f"{value / 1e6:,.0f}"]
-        for kind, value in formulas.items()
-    ]
+    rows = []
+    for kind in ("class_counts", "class_means", "round"):
+        sizes = cost_of(record, kind)["bytes_read"], bytes_read(job, kind, ranges, memory)
+        rows.append([KINDS[kind], *(f"{size / 1e6:,.0f}" for size in sizes)])
     return Table(("bytes read by", "MB measured", "MB by the formula"), rows)
 
 

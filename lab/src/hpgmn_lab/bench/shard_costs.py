@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
+
+from typing_extensions import override
 
 from hpgmn.base.machine import reset_peak_memory
 from hpgmn.base.parsing import read_array
-from hpgmn.engines import Share, Task, TaskResult
-from hpgmn.engines.processes import DirectChannel
+from hpgmn.engines import Channel, Engine, Share, TaskResult
+from hpgmn.engines.processes import Callbacks
+from hpgmn.graph import Array
 from hpgmn.shards import shard
 from hpgmn.shards.cutting import transition_folder
+from hpgmn.shards.files import RowFile
 from hpgmn.shards.plan import Plan, Unit
 from hpgmn.shards.units import PLAN, compute, record
 from hpgmn.statistics.push import largest_of_range
@@ -49,55 +54,41 @@ def kind_of(unit: Unit) -> str | None:
     return base_name(unit.name) if unit.kind == "rows" else unit.kind
 
 
-class CostEngine:
+class CostEngine(Engine):
     """Run units in this process, one after the other, and add up their costs by kind.
 
     Attributes:
         costs: by kind, the tasks, CPU seconds, seconds, and bytes read and written.
     """
 
-    workers = 1
-    is_local = True
-
     def __init__(self) -> None:
         self.costs: dict[str, Record] = {}
         self._read = 0
 
-    def run(
-        self,
-        next_task: Callable[[], Task | None],
-        on_result: Callable[[TaskResult], None],
-        *,
-        on_message: Callable[[str, Any], Any] = lambda name, message: None,
-        should_stop: Callable[[], bool] = lambda: False,
-        **options: Any,
-    ) -> None:
-        """Run units until there are no more; see :class:`hpgmn.engines.Engine`."""
-        while (task := next_task()) is not None:
+    @override
+    def run_tasks(self, most: int, calls: Callbacks) -> None:
+        while (task := calls.next_task()) is not None:
             folder, unit = task.argument
-            line = DirectChannel(Share(), partial(on_message, task.name), should_stop)
+            line = Channel(Share(), partial(calls.on_message, task.name), calls.should_stop)
             self.add(
                 kind_of(unit),
                 partial(task.function, task.argument, None, line),
                 partial(_written_bytes, Path(folder), unit),
             )
-            on_result(TaskResult(task.name))
+            calls.on_result(TaskResult(task.name))
 
     @contextmanager
     def counting_reads(self) -> Iterator[None]:
-        """Count what is read by ``preadv``; sharding reads in no other way."""
-        original = os.preadv
+        """Count the bytes of rows that are read."""
+        original = RowFile._read
 
-        def preadv(*arguments: Any) -> int:
-            count = original(*arguments)
-            self._read += count
-            return count
+        def read(file: RowFile, *arguments: Any) -> Array:
+            rows = original(file, *arguments)
+            self._read += rows.nbytes
+            return rows
 
-        os.preadv = preadv
-        try:
+        with patch.object(RowFile, "_read", read):
             yield
-        finally:
-            os.preadv = original
 
     def add(self, kind: str | None, work: Callable[[], Any], written: Callable[[], int]) -> None:
         """Run some work and add its cost; None is a kind that is not counted."""
@@ -190,19 +181,12 @@ def _topk_costs(
     indptr, indices, data = (
         read_array(folder / f"{name}.npy", mapped="r") for name in ("indptr", "indices", "data")
     )
-    defaults = StatisticsSettings()
+    defaults = StatisticsSettings(diffusion_self_entry=True)
     middle = plan.num_nodes // 2
 
     def push(count: int, threshold: float) -> None:
-        largest_of_range(
-            (indptr, indices, data),
-            (middle, middle + count),
-            defaults.diffusion,
-            count=defaults.diffusion_topk,
-            threshold=threshold,
-            threads=1,
-            teleport=defaults.teleport,
-        )
+        chosen = replace(defaults, diffusion_threshold=threshold)
+        largest_of_range((indptr, indices, data), (middle, middle + count), chosen, threads=1)
 
     push(1, thresholds[0])  # compiles
     results = []

@@ -116,10 +116,12 @@ def train(folder: Path, run: Path, device: str, ranks: int = 1) -> Record:
         command += ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
     command += ["-m", "hpgmn", "train-shards", str(folder), "--out", str(run), "--device", device]
     load = OtherLoad(with_children=True)
+    tracing = environment(1) | {"PYTHONFAULTHANDLER": "1"}  # shows where a rank is aborted
     done = subprocess.run(  # this Python and options of ours, no shell  # nosec B603
-        command, env=environment(1), capture_output=True, text=True, errors="replace", check=False
+        command, env=tracing, capture_output=True, text=True, errors="replace", check=False
     )
     if done.returncode:
+        say(done.stderr)  # torchrun's summary hides the reason
         raise ProcessFailed(f"{' '.join(command[1:])} failed: {done.stderr.strip()[-400:]}")
     others = load.cores()
     metrics = read_json(run / METRICS_FILE)

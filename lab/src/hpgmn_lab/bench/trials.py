@@ -40,6 +40,7 @@ from hpgmn_lab.bench.process import (
     device_peak_bytes,
     fit_once,
     peak_bytes,
+    seconds_since_start,
 )
 from hpgmn_lab.bench.records import Record
 
@@ -118,7 +119,6 @@ def run_trials(
     seed: int,
     device: str,
     limit: float | None,
-    launched: float,
 ) -> Record:
     """Train every candidate, select one on validation, and compute its test score.
 
@@ -126,7 +126,6 @@ def run_trials(
         source: a dataset's name, or the path of a graph file or folder.
         candidates: the settings of each trial.
         limit: seconds for all trials together.
-        launched: when the process was started, in seconds since 1970.
     """
     entry = find_model(model.removeprefix(PYG))
     fit = pyg_fit(model.removeprefix(PYG)) if model.startswith(PYG) else partial(_fit, model)
@@ -136,7 +135,7 @@ def run_trials(
     )
     graph = load(source)
     edges = graph.num_edges  # merges the edges into the adjacency, for every model alike
-    startup = time.time() - launched
+    startup = seconds_since_start()
     reset_peak_memory(device)
     level, load_of_others, lines = peak_bytes(), OtherLoad(), ProgressLines(label(model))
     deadline = float("inf") if limit is None else time.perf_counter() + limit

@@ -19,7 +19,7 @@ from hpgmn.engines.ray import RayEngine, connect_ray, require_ray
 from hpgmn.graph.files import write_graph
 from hpgmn.graph.synthetic import trading_network
 from hpgmn_lab.bench.options import Repeats
-from hpgmn_lab.bench.process import OtherLoad, run_task, say
+from hpgmn_lab.bench.process import OtherLoad, run_task, say, seconds_since_start
 from hpgmn_lab.bench.records import Bar, Call, Record, Table, bars_table, new_record
 from hpgmn_lab.reproduction.cells import Cell
 from hpgmn_lab.reproduction.tasks import work_on
@@ -75,20 +75,13 @@ def measure(
             runs=runs,
             epochs=epochs,
             device=call.device,
-            launched=time.time(),
         )
 
     return record | {"repeats": alternate(repeats, ("1", "2"), run)}
 
 
-def run_cells(
-    engine: str, workers: int, runs: int, epochs: int, device: str, launched: float
-) -> Record:
-    """Train all runs with so many workers; in the measured process.
-
-    Args:
-        launched: when the process was started, in seconds since 1970.
-    """
+def run_cells(engine: str, workers: int, runs: int, epochs: int, device: str) -> Record:
+    """Train all runs with so many workers; in the measured process."""
     changes = {"epochs": epochs, "patience": 0}
     cells = [Cell(GRAPH, MODEL, f"copy-{number}", changes) for number in range(runs)]
     load = OtherLoad(with_children=True)
@@ -97,7 +90,7 @@ def run_cells(
         write_graph(trading_network(NODES, seed=0).graph, folder / f"{GRAPH}.npz")
         if engine == "local":
             outcomes = work_on(LocalEngine(workers), cells, folder / "runs", device=device)
-            seconds, others = time.time() - launched, load.cores()
+            seconds, others = seconds_since_start(), load.cores()
         else:  # one core for each worker, so that each has one thread
             with connect_ray(num_cpus=workers, object_store_memory=150 * 2**20) as ray:
                 ray_engine = RayEngine(ray, device, workers)

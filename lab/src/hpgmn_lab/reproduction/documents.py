@@ -513,13 +513,7 @@ def _made_grid(shown: Table) -> Grid:
 
 
 def markdown(shown: Document, *, level: int = 1, pictures: str = "") -> str:
-    """Return a document as Markdown.
-
-    Args:
-        shown: the document.
-        level: of its heading.
-        pictures: path of the folder of pictures, such as "pictures/".
-    """
+    """Return a document as Markdown; ``pictures`` is a path such as "pictures/"."""
     return render("document.md.j2", document=shown, level=level, pictures=pictures)
 
 
@@ -550,13 +544,8 @@ def write_documents(
 ) -> list[Path]:
     """Write documents as Markdown, CSV and LaTeX, the figure, and the page of all.
 
-    Args:
-        folder: where the files go.
-        documents: the requested experiments.
-        others: other experiments, on the page only and where they have records.
-
-    Returns:
-        The files, the page last; the same records give the same bytes.
+    ``others`` are on the page only, where they have records. Return the files, the page last; the
+    same records give the same bytes.
     """
     files: list[Path] = []
     try:

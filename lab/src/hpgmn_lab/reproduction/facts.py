@@ -150,12 +150,7 @@ def _edge_homophily(graph: Graph, center: Array, neighbor: Array) -> float:
 
 
 def graph_facts(graph: Graph, twin: Graph | None = None) -> Facts:
-    """Measure the facts of Table 1.
-
-    Args:
-        graph: a graph of Table 1.
-        twin: the same graph without its defects; it may explain a printed number.
-    """
+    """Measure the facts of Table 1; ``twin``, the same graph without defects, may explain one."""
     printed = TABLE_1[graph.name]
     counts, measures = edge_counts(graph), homophilies(graph)
     counted = {

@@ -22,7 +22,7 @@ from hpgmn.base import files as locking
 from hpgmn.base.errors import HPGMNError, Remedy
 from hpgmn.base.files import remove_stale_drafts, write_text
 from hpgmn.engines import Channel, Engine, RateLimiter, Task, TaskResult
-from hpgmn.engines.tasks import run_safely
+from hpgmn.engines.processes import run_safely
 from hpgmn.graph import Graph
 from hpgmn.graph.datasets import DATASETS, find_file, load
 from hpgmn.training.replicas import Progress
@@ -195,15 +195,9 @@ def work_on(
 ) -> list[Outcome]:
     """Do cells; when ``should_stop`` returns True, save and raise KeyboardInterrupt.
 
-    Args:
-        engine: runs the tasks.
-        cells: the cells, sorted by graph.
-        folder: the folder of the reproduction.
-        device: "cpu" or "cuda".
-        on_outcome: called with each outcome in the order of completion.
-        report: called with a cell's name and its progress.
-        should_stop: polled.
-        on_lost: called with the name of a cell that is restarted because its machine is lost.
+    ``on_outcome`` is called in the order of completion; ``report`` with a cell's name and its
+    progress; ``on_lost`` with the name of a cell that is restarted because its machine is lost.
+    Cells are sorted by graph.
     """
     folder.mkdir(parents=True, exist_ok=True)
     outcomes: list[Outcome] = []

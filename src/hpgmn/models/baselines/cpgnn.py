@@ -47,7 +47,7 @@ class CPGNNSettings(chebnet.ChebNetSettings):
         "what gives the prior beliefs: an MLP on the attributes, or ChebNet",
         choices=("mlp", "cheby"),
     )
-    prior_epochs: int = setting(400, "most epochs of the prior's own training", low=1)
+    prior_epochs: int = setting(400, "maximum number of epochs of the prior's own training", low=1)
     prior_patience: int = setting(
         100, "stop it after so many epochs without a better one; 0: never", low=0
     )

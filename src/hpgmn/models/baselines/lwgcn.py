@@ -62,7 +62,7 @@ class LWGCNSettings(EstimatorSettings, GraphSettings):
     gcnii_identity_strength: float = rate_setting(
         0.5, "decay of that GCNII's weights towards the identity"
     )
-    gcnii_epochs: int = setting(400, "most epochs of that GCNII", low=1)
+    gcnii_epochs: int = setting(400, "maximum number of epochs of that GCNII", low=1)
     gcnii_patience: int = setting(
         100, "stop that GCNII after so many epochs without a better one; 0: never", low=0
     )
