@@ -507,11 +507,6 @@ def test_a_loaded_classifier_explains_the_same(small_graph, fitted, tmp_path):
     assert loaded.explain(small_graph, node=4) == fitted.explain(small_graph, node=4)
 
 
-def test_nothing_is_explained_before_fitting(small_graph):
-    with pytest.raises(HPGMNError, match=r"not fitted\. Call fit\(graph\) before explain\."):
-        classifier().explain(small_graph, node=4)
-
-
 @pytest.mark.parametrize("asked", [None, "honest"])
 def test_the_class_looked_for_is_the_rarer_or_the_named_one(small_graph, tmp_path, asked):
     y = np.where(small_graph.y == 2, 0, 1)

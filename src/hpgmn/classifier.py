@@ -11,7 +11,6 @@ from typing import Any, overload
 import numpy as np
 import torch
 import yaml
-from torch import Tensor
 
 from hpgmn.base.errors import GraphError, HPGMNError, SettingError
 from hpgmn.base.files import write_error, write_text
@@ -21,7 +20,6 @@ from hpgmn.evaluation.scores import scores
 from hpgmn.explain import Explanation, ModelExplanation, explain_model, explain_node
 from hpgmn.graph import Array, Graph, Split, Splits
 from hpgmn.models import find_model
-from hpgmn.models.hpgmn import HPGMNSettings
 from hpgmn.models.stage import Replica
 from hpgmn.training.checks import check_split, class_number, positive_class, seen_labels
 from hpgmn.training.replicas import fit_replicas
@@ -31,7 +29,7 @@ logger = logging.getLogger(__name__)
 
 PARAMETERS_FILE = "classifier.yaml"
 
-_OWN: dict[str, Any] = {
+_COMMON: dict[str, Any] = {
     "seed": 0,
     "model": "hpgmn",
     "device": "cpu",
@@ -41,15 +39,10 @@ _OWN: dict[str, Any] = {
 }
 
 
-def _signature() -> inspect.Signature:
-    """Every keyword of the default model, for help() and editors."""
-    values = _OWN | {info.name: info.default for info in dataclasses.fields(HPGMNSettings)}
-    return inspect.Signature(
-        [
-            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=value)
-            for name, value in values.items()
-        ]
-    )
+def _defaults(model: str) -> dict[str, Any]:
+    """Return every hyperparameter with its default."""
+    settings = find_model(model).settings
+    return _COMMON | {info.name: info.default for info in dataclasses.fields(settings)}
 
 
 class UnknownHyperparameterError(SettingError, TypeError):
@@ -80,7 +73,13 @@ class HPGMNClassifier:
     (200,)
     """
 
-    __signature__ = _signature()
+    # Every keyword of the default model, for help() and editors.
+    __signature__ = inspect.Signature(
+        [
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=value)
+            for name, value in _defaults("hpgmn").items()
+        ]
+    )
     seed: int
     model: str
     device: str
@@ -92,40 +91,35 @@ class HPGMNClassifier:
         self._store(parameters)
 
     def _store(self, parameters: dict[str, Any]) -> None:
-        values = _OWN | parameters
-        name = values["model"]
-        entry = find_model(str(name))
-        known = {info.name: info.default for info in dataclasses.fields(entry.settings)}
-        for key in values:
-            if key not in known and key not in _OWN:
+        defaults = _defaults(str(parameters.get("model", _COMMON["model"])))
+        for name in parameters:
+            if name not in defaults:
                 raise UnknownHyperparameterError(
-                    str(SettingError.unknown("hyperparameter", key, [*_OWN, *known]))
+                    str(SettingError.unknown("hyperparameter", name, list(defaults)))
                 )
-        self._names = [*_OWN, *known]
-        for key in self._names:
-            setattr(self, key, values.get(key, known.get(key)))
+        self._names = list(defaults)
+        for name, default in defaults.items():
+            setattr(self, name, parameters.get(name, default))
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
-        """Every hyperparameter, as scikit-learn asks for them."""
-        return {key: getattr(self, key) for key in self._names}
+        """Return every hyperparameter, as scikit-learn requires."""
+        return {name: getattr(self, name) for name in self._names}
 
     def set_params(self, **parameters: Any) -> HPGMNClassifier:
         """Change hyperparameters; with another model, those it does not know are dropped."""
         kept = self.get_params()
         if parameters.get("model", self.model) != self.model:
-            fields = dataclasses.fields(find_model(str(parameters["model"])).settings)
-            known = {info.name for info in fields} | set(_OWN)
-            kept = {key: value for key, value in kept.items() if key in known}
-            for key in set(self._names) - known:
-                delattr(self, key)
+            known = _defaults(str(parameters["model"]))
+            for name in [name for name in kept if name not in known]:
+                delattr(self, name)
+                del kept[name]
         self._store(kept | parameters)
         return self
 
     def _changed(self) -> dict[str, Any]:
-        """The hyperparameters that differ from their defaults."""
-        entry = find_model(self.model)
-        usual = _OWN | {info.name: info.default for info in dataclasses.fields(entry.settings)}
-        return {key: value for key, value in self.get_params().items() if value != usual[key]}
+        """Return the hyperparameters that differ from their defaults."""
+        defaults = _defaults(self.model)
+        return {name: value for name, value in self.get_params().items() if value != defaults[name]}
 
     def __repr__(self) -> str:
         changed = ", ".join(f"{key}={value!r}" for key, value in self._changed().items())
@@ -153,70 +147,65 @@ class HPGMNClassifier:
         """Train on a stored split, or on the nodes of two masks.
 
         Args:
-            graph: the graph.
             split: the number of a stored split.
             train: (N,) mask of the train nodes, instead of a stored split.
             val: (N,) mask of the validation nodes, which choose the best epoch.
         """
-        self._check_own()
+        self._check_common()
         chosen = _split(graph, split, train, val)
         for line in check_split(graph, chosen, split if train is None else "given"):
             logger.warning("Graph '%s'. %s", graph.name, line)
         require_metric(self.metric, graph.num_classes, f"'{graph.name}'")
-        seen = seen_labels(graph, [chosen])
-        sought = positive_class(self.metric, seen, graph.class_names, self.positive)
+        labels = seen_labels(graph, [chosen])
+        positive = positive_class(self.metric, labels, graph.class_names, self.positive)
         entry = find_model(self.model)
-        own = {k: v for k, v in self.get_params().items() if k not in _OWN}
-        replica = Replica(split, self.seed, make_settings(entry.settings, own))
-        masks = [(chosen.train, chosen.val)]
+        values = {k: v for k, v in self.get_params().items() if k not in _COMMON}
         fitted = fit_replicas(
             graph,
             entry,
-            [replica],
-            masks,
+            [Replica(split, self.seed, make_settings(entry.settings, values))],
+            [(chosen.train, chosen.val)],
             device=self.device,
             metric=self.metric,
-            positive=class_number(sought, graph.class_names),
+            positive=class_number(positive, graph.class_names),
         )
-        self.positive_ = sought
-        scaled_on = [chosen.val] if self.calibrate else None
-        self.saved_ = SavedModel.of(entry, fitted, graph, [chosen.train], scaled_on)
+        self.positive_ = positive
+        val_masks = [chosen.val] if self.calibrate else None
+        self.saved_ = SavedModel.of(entry, fitted, graph, [chosen.train], val_masks)
         self.classes_ = np.asarray(graph.class_names)
         self.val_score_ = float(fitted.val_score[0])
         return self
 
-    def _check_own(self) -> None:
-        """Refuse hyperparameters that no settings check, as those of the settings are."""
+    def _check_common(self) -> None:
+        """Refuse invalid hyperparameters that are not settings of a model."""
         if isinstance(self.seed, bool) or not isinstance(self.seed, int | np.integer):
             raise SettingError(f"seed must be a whole number (got {self.seed!r}).")
         if not isinstance(self.calibrate, bool | np.bool_):
             raise SettingError(f"calibrate must be True or False (got {self.calibrate!r}).")
-        for name in ("metric", "positive"):
-            value = getattr(self, name)
-            if not (isinstance(value, str) or (name == "positive" and value is None)):
-                raise SettingError(f"{name} must be a name (got {value!r}).")
+        for name, kinds in (("metric", str), ("positive", str | None)):
+            if not isinstance(getattr(self, name), kinds):
+                raise SettingError(f"{name} must be a name (got {getattr(self, name)!r}).")
         _require_device(self.device)
 
-    def _logits(self, graph: Graph) -> Tensor:
-        """(1, N, C) of every node."""
+    def _fitted(self) -> SavedModel:
         if not hasattr(self, "saved_"):
-            raise HPGMNError("This HPGMNClassifier is not fitted.", "Call fit(graph) first.")
+            raise HPGMNError("This HPGMNClassifier is not fitted.", "Call fit(graph) first")
         _require_device(self.device)
-        return self.saved_.logits(graph, self.device)
+        return self.saved_
 
     def predict_proba(self, graph: Graph) -> Array:
-        """(N, C) class probabilities of every node, of this graph or another."""
-        return np.asarray(
-            calibrated_probabilities(self._logits(graph), self.saved_.temperatures)[0].numpy()
-        )
+        """Return the (N, C) class probabilities of every node, of this graph or another."""
+        saved = self._fitted()
+        logits = saved.logits(graph, self.device)
+        return np.asarray(calibrated_probabilities(logits, saved.temperatures)[0].numpy())
 
     def predict(self, graph: Graph) -> Array:
-        """(N,) the class number of every node; ``classes_`` has the names."""
-        return np.asarray(self._logits(graph)[0].argmax(dim=-1).numpy())
+        """Return the (N,) class number of every node; ``classes_`` has the names."""
+        return np.asarray(self._fitted().logits(graph, self.device)[0].argmax(dim=-1).numpy())
 
     def score(self, graph: Graph, mask: Array | None = None) -> float:
-        """The metric on the labelled nodes of a mask (all labelled nodes without one)."""
-        logits = self._logits(graph)
+        """Return the metric on the labelled nodes of a mask (all labelled nodes without one)."""
+        saved = self._fitted()
         chosen = graph.y >= 0
         if mask is not None:
             if np.shape(mask) != chosen.shape:
@@ -230,13 +219,14 @@ class HPGMNClassifier:
                 "The mask holds no labelled node, so there is nothing to score.",
                 "Give a mask of labelled nodes.",
             )
-        number = class_number(self._sought(), self.saved_.class_names)
+        number = class_number(self._positive_class(), saved.class_names)
+        logits = saved.logits(graph, self.device)
         return scores(logits, graph.y, [chosen], self.metric, number)[0]
 
-    def _sought(self) -> str | None:
-        """The class that the metric looks for; of an earlier version's model the rarest."""
-        asked = self.positive or getattr(self, "positive_", None)
-        return positive_class(self.metric, self.saved_.train_labels, self.saved_.class_names, asked)
+    def _positive_class(self) -> str | None:
+        """Return the class that the metric looks for; of an earlier version's model the rarest."""
+        named, saved = self.positive or getattr(self, "positive_", None), self.saved_
+        return positive_class(self.metric, saved.train_labels, saved.class_names, named)
 
     @overload
     def explain(self, graph: Graph, node: None = None) -> ModelExplanation: ...
@@ -247,39 +237,32 @@ class HPGMNClassifier:
     def explain(
         self, graph: Graph, node: int | str | None = None
     ) -> Explanation | ModelExplanation:
-        """Why a node has its class, or what the whole model has learned.
+        """Explain why a node has its class, or what the whole model has learned.
 
         Args:
-            graph: the graph, of the training or another.
+            graph: the training graph or another.
             node: the node's id (its position where the graph has no ids); None for the model.
         """
-        if not hasattr(self, "saved_"):
-            raise HPGMNError(
-                "This HPGMNClassifier is not fitted.", "Call fit(graph) before explain."
-            )
-        _require_device(self.device)
+        saved = self._fitted()
         if node is None:
-            return explain_model(self.saved_, graph, device=self.device)
-        return explain_node(self.saved_, graph, node, device=self.device)
+            return explain_model(saved, graph, device=self.device)
+        return explain_node(saved, graph, node, device=self.device)
 
     def save(self, folder: str | Path) -> None:
         """Write the trained model into a folder."""
-        if not hasattr(self, "saved_"):
-            raise HPGMNError("This HPGMNClassifier is not fitted.", "Call fit(graph) before save.")
-        target = Path(folder)
+        saved, target = self._fitted(), Path(folder)
         try:
             target.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise write_error(target, error) from None
-        self.saved_.write(target / MODEL_FILE)
-        content = {key: to_plain(value) for key, value in self.get_params().items()}
-        content["positive"] = self._sought()  # which may rest on validation nodes
-        text = yaml.safe_dump(content, sort_keys=False)
-        write_text(target / PARAMETERS_FILE, text)
+        saved.write(target / MODEL_FILE)
+        content = {name: to_plain(value) for name, value in self.get_params().items()}
+        content["positive"] = self._positive_class()  # which may rest on validation nodes
+        write_text(target / PARAMETERS_FILE, yaml.safe_dump(content, sort_keys=False))
 
     @classmethod
     def load(cls, folder: str | Path, model: str | None = None) -> HPGMNClassifier:
-        """A saved classifier, or the first replica of a run folder.
+        """Load a saved classifier, or the first replica of a run folder.
 
         Args:
             folder: what ``save`` or ``hpgmn train`` wrote.
@@ -293,16 +276,17 @@ class HPGMNClassifier:
                 "Give a folder that save() or `hpgmn train` wrote.",
             )
         saved = SavedModel.read(source / MODEL_FILE, model).choose([0])
-        own = [info.name for info in dataclasses.fields(saved.entry.settings)]
-        settings = {key: getattr(saved.replicas[0].settings, key) for key in own}
+        replica = saved.replicas[0]
+        values = {
+            i.name: getattr(replica.settings, i.name) for i in dataclasses.fields(replica.settings)
+        }
         for name in (PARAMETERS_FILE, "config.yaml"):  # of save(), of a run
             if (source / name).is_file():
                 content = read_yaml(source / name)
-                settings |= {
-                    key: content.get(key, _OWN[key]) for key in ("metric", "positive", "calibrate")
-                }
+                stored = ("metric", "positive", "calibrate")
+                values |= {name: content.get(name, _COMMON[name]) for name in stored}
                 break
-        loaded = cls(model=saved.entry.name, seed=saved.replicas[0].seed, **settings)
+        loaded = cls(model=saved.entry.name, seed=replica.seed, **values)
         loaded.saved_ = saved
         loaded.classes_ = np.asarray(saved.class_names)
         return loaded

@@ -4,19 +4,11 @@ import logging
 import signal
 import sys
 import time
-from pathlib import Path
 
 import pytest
 
-from hpgmn.base.errors import SettingError
 from hpgmn.cli import console
-from hpgmn.cli.console import (
-    refuse_url,
-    set_up_logging,
-    step_progress,
-    stop_on_signal,
-    training_progress,
-)
+from hpgmn.cli.console import set_up_logging, step_progress, stop_on_signal, training_progress
 from hpgmn.training.replicas import Progress
 
 STEP = Progress(batch=0, batches=2, stage="main", epoch=3, epochs=9, loss=0.5, val_score=0.75)
@@ -129,11 +121,3 @@ def test_the_handlers_come_back_after_an_error():
     with pytest.raises(RuntimeError, match="inside"), stop_on_signal():
         raise RuntimeError("inside")
     assert signal.getsignal(signal.SIGINT) is before
-
-
-@pytest.mark.parametrize("path", ["s3://bucket/run", "memory:/runs"])  # a path has one slash alone
-def test_urls_are_refused_where_paths_are_wanted(path):
-    with pytest.raises(SettingError, match=r"--out takes a path of this machine \(got"):
-        refuse_url("--out", Path(path))
-    for fine in (None, Path("runs/a"), Path("/a:b/c"), Path("a:b")):
-        refuse_url("--out", fine)

@@ -104,7 +104,7 @@ def test_evaluate_prints_a_table(hpgmn, trained):
     answer = hpgmn("evaluate", trained)
     assert answer.code == 0
     score = f"{100 * found['score_mean']:.1f} ± {100 * found['score_std']:.1f}"
-    assert answer.out.startswith(f"small, test nodes, 4 run(s): accuracy {score}\n")
+    assert answer.out.startswith(f"small, test nodes, 4 runs: accuracy {score}\n")
     for name, own in found["metrics"].items():
         (line,) = [x for x in answer.out.splitlines() if x.startswith(f"│ {name} ")]
         shown = f"{100 * own['mean']:.1f} ± {100 * own['std']:.1f}"

@@ -117,7 +117,7 @@ def test_what_is_new_is_added_and_predicted_as_in_the_whole_graph(
     train(today)
     answer = hpgmn("predict", "run", only_new, "--add", "--out", "new.csv")
     assert answer.code == 0, answer.err
-    assert answer.err.splitlines()[-1] == "5 new nodes of 45, split 0, 1 seed(s): new.csv"
+    assert answer.err.splitlines()[-1] == "5 new nodes of 45, split 0, 1 seed: new.csv"
     found = predicted("new.csv")
     assert list(found) == [f"p{number}" for number in range(OLD, OLD + NEW)]
     answer = hpgmn("predict", "run", everyone, "--out", "whole.csv")

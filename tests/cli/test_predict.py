@@ -67,7 +67,7 @@ def test_predict_averages_over_the_seeds_of_one_split(hpgmn, trained, name, opti
     answer = hpgmn("predict", trained, *option, "--out", name)
     assert answer.code == 0, answer.err
     assert answer.out == ""
-    assert answer.err == f"18 nodes, split {split}, 2 seed(s): {name}\n"
+    assert answer.err == f"18 nodes, split {split}, 2 seeds: {name}\n"
     expected = mean_over_seeds(trained, split)
     np.testing.assert_allclose(chances_of(Path(name)), expected, atol=1e-6)
     rows = read_table(Path(name))
@@ -124,7 +124,7 @@ def test_below_the_least_confidence_nothing_is_predicted(hpgmn, trained, name):
     least = (levels[6] + levels[7]) / 2
     answer = hpgmn("predict", trained, "--min-confidence", least, "--out", name)
     assert answer.code == 0, answer.err
-    assert answer.err == f"18 nodes, split 1, 2 seed(s), 7 below {least:g} left empty: {name}\n"
+    assert answer.err == f"18 nodes, split 1, 2 seeds, 7 below {least:g} left empty: {name}\n"
     empty = "" if name == "p.csv" else None
     for row, before in zip(read_table(Path(name)), every, strict=True):
         sure = float(before["confidence"]) >= least

@@ -197,7 +197,7 @@ def test_the_run_must_be_one_on_the_graph(tmp_path, small_graph, name, capsys):
     ("options", "message"),
     [
         (["--engine", "spark"], "Choose from: local, ray."),
-        (["--address", "auto"], "Add --engine ray, or leave it out."),
+        (["--address", "auto"], "(--engine ray)"),
         (["--labels", "true"], "the folder of a finished run, or an existing FILE.npy"),
         (["--labels", "BAD"], "is no array of plain numbers"),
         (["--labels", "FLOATS"], "must hold whole numbers"),

@@ -13,8 +13,6 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
-from hpgmn.cli.tables import column_options
-
 Answer = Any
 Command = Callable[..., Answer]
 Tiny = Callable[..., list[str]]
@@ -79,19 +77,6 @@ def train(hpgmn, tiny):
 def predicted(path):
     with Path(path).open(newline="", encoding="utf-8") as file:
         return {row["node_id"]: row for row in csv.DictReader(file)}
-
-
-def test_options_become_keywords():
-    assert column_options(None, None, None, None, None, None, None) == {}
-    every = column_options(
-        *("i", "l", "s", "u", "v", "w", ["d"]), ["c"], ("time", "t"), True, False
-    )
-    assert list(every) == [
-        *("id", "label", "split", "source", "target", "weight", "drop", "categories"),
-        *("split_by", "drop_unknown_edges", "directed"),
-    ]
-    assert every["split_by"] == ["time", "t"]
-    assert every["directed"] is False
 
 
 def test_a_folder_is_trained_and_its_columns_are_printed(train, hpgmn, folder):

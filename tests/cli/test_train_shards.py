@@ -83,7 +83,7 @@ def test_an_interrupted_run_goes_on(shards, tmp_path, monkeypatch):
     [
         (["--resume", "--overwrite"], "Resuming and overwriting exclude each other"),
         (["--engine", "dask"], "Unknown engine 'dask'. Choose from: local, ray."),
-        (["--address", "auto"], "Add --engine ray, or leave it out."),
+        (["--address", "auto"], "(--engine ray)"),
         (["--workers", "2"], "--workers needs --engine ray"),
         (["--metric", "average_precision", "--positive", "a"], "Unknown positive class 'a'"),
         (["--set", "batch_size=0"], "batch_size=1024"),

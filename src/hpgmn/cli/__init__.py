@@ -30,9 +30,9 @@ COMMANDS = {
     "audit": "audit",
     "convert": "convert",
     "shard": "shard",
-    "datasets": "datasets",
-    "models": "models",
-    "settings": "settings",
+    "datasets": "listings",
+    "models": "listings",
+    "settings": "listings",
     "reproduce": "lab",
     "bench": "lab",
 }

@@ -4,29 +4,22 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.table import Column, Table
 from rich.text import Text
 
 from hpgmn.base.errors import MISSING, count_noun
-from hpgmn.cli.console import out, say, step_progress, stop_on_signal, training_progress
-from hpgmn.cli.tables import (
-    GRAPH_HELP,
-    Categories,
-    Directed,
-    DroppedColumns,
-    DropUnknownEdges,
-    IdColumn,
-    LabelColumn,
-    SourceColumn,
-    SplitBy,
-    SplitColumn,
-    TargetColumn,
-    WeightColumn,
-    column_options,
+from hpgmn.cli.console import (
+    out,
+    print_table,
+    say,
+    step_progress,
+    stop_on_signal,
+    training_progress,
 )
+from hpgmn.cli.options import GRAPH_HELP, Json, Protocol, column_options
 
 if TYPE_CHECKING:
     from hpgmn.auditing import Audit
@@ -47,25 +40,17 @@ _TRAINED_ON = {
 }
 
 
+@column_options()
 def audit(
     graph: Annotated[str, typer.Argument(help=GRAPH_HELP)],
-    json_: Annotated[bool, typer.Option("--json", help="Print JSON only.")] = False,
+    *,
+    json_: Json = False,
     split: Annotated[int, typer.Option(help="The split to audit.")] = 0,
-    protocol: Annotated[str | None, typer.Option(help="A published protocol's splits.")] = None,
+    protocol: Protocol = None,
     no_training: Annotated[
         bool, typer.Option("--no-training", help="Do not measure whether the graph helps.")
     ] = False,
-    id_: IdColumn = None,
-    label: LabelColumn = None,
-    split_column: SplitColumn = None,
-    source: SourceColumn = None,
-    target: TargetColumn = None,
-    weight: WeightColumn = None,
-    drop: DroppedColumns = None,
-    category: Categories = None,
-    split_by: SplitBy = None,
-    drop_unknown_edges: DropUnknownEdges = False,
-    directed: Directed = None,
+    columns: dict[str, Any],
 ) -> None:
     """Find defects of a graph, measure its homophily, and whether its edges help.
 
@@ -75,10 +60,6 @@ def audit(
     from hpgmn.auditing import audit as run_audit
     from hpgmn.graph.datasets import load
 
-    columns = column_options(
-        *(id_, label, split_column, source, target, weight, drop),
-        *(category, split_by, drop_unknown_edges, directed),
-    )
     with step_progress() as step:
         loaded = load(graph, protocol, **columns, log=say, progress=step)
     if loaded.splits is not None:
@@ -237,11 +218,9 @@ def _print_table(heading: str, columns: Sequence[str], rows: Iterable[Sequence[s
     for index, name in enumerate(columns):
         is_number = all(row[index][:1].isdigit() or row[index] in ("", MISSING) for row in rows)
         aligned.append(Column(name, justify="right" if is_number else "left"))
-    table = Table(*aligned, box=None, padding=(0, 2, 0, 0), header_style="dim")
-    for row in rows:
-        table.add_row(*(Text(cell) for cell in row))
     _line(f"\n{heading}", style="bold")
-    out.print(table, width=_WIDTH)
+    cells = [[Text(cell) for cell in row] for row in rows]
+    print_table(aligned, cells, width=_WIDTH, header_style="dim")
 
 
 def _line(text: str, style: str) -> None:

@@ -4,29 +4,23 @@ from __future__ import annotations
 
 import logging
 import math
-import re
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.segment import Segment
+from rich.table import Column, Table
 
-from hpgmn.base.errors import HPGMNError, Remedy, SettingError, without_controls
+from hpgmn.base.errors import HPGMNError, Remedy, without_controls
 
 if TYPE_CHECKING:
     from hpgmn.training.replicas import Progress as Step
 
-METRIC_HELP = (
-    "What selects epochs and is reported: accuracy, balanced_accuracy, macro_f1, roc_auc, "
-    "average_precision, or for two classes precision@K, such as precision@50 [the dataset's, or "
-    "accuracy]. For skewed classes: average_precision of two, balanced_accuracy of more."
-)
 PLAIN_SECONDS = 5.0
 """Without a terminal a line of progress is printed this often."""
 SHORT_SECONDS = 1.0
@@ -55,16 +49,24 @@ def say(line: str) -> None:
     err.print(line, highlight=False, soft_wrap=True)
 
 
-def refuse_url(option: str, path: Path | None) -> None:
-    """Refuse a URL where a path of this machine is wanted.
-
-    >>> refuse_url("--out", Path("runs/mine"))
-    """
-    if path is not None and re.match(r"[a-z][a-z0-9+.-]+:/", str(path)):
-        raise SettingError(
-            f"{option} takes a path of this machine (got '{path}'); a URL is for `hpgmn reproduce "
-            "--out` alone."
-        )
+def print_table(
+    columns: Sequence[str | Column],
+    rows: Iterable[Sequence[RenderableType]],
+    *,
+    title: str | None = None,
+    has_lines: bool = False,
+    width: int | None = None,
+    header_style: str | None = None,
+) -> None:
+    """Print a table on standard output, with lines or, to fit 80 columns, without."""
+    table = Table(*columns, title=title)
+    if not has_lines:
+        table = Table(*columns, title=title, box=None, padding=(0, 2, 0, 0))
+    if header_style is not None:
+        table.header_style = header_style
+    for row in rows:
+        table.add_row(*row)
+    out.print(table, width=width)
 
 
 class _Lines(logging.Handler):

@@ -1,28 +1,18 @@
-"""The command that converts tables to a graph file."""
+"""``hpgmn convert``: tables, GraphML or an edge list to a graph file."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from hpgmn.base.errors import count_noun
 from hpgmn.cli.console import say, step_progress
-from hpgmn.cli.tables import (
-    Directed,
-    DroppedColumns,
-    DropUnknownEdges,
-    IdColumn,
-    LabelColumn,
-    SourceColumn,
-    SplitColumn,
-    TargetColumn,
-    WeightColumn,
-    column_options,
-)
+from hpgmn.cli.options import column_options
 
 
+@column_options("categories", "split_by")
 def convert(
     tables: Annotated[
         Path,
@@ -32,19 +22,12 @@ def convert(
             "edge list together with --nodes.",
         ),
     ],
+    *,
     out: Annotated[
         Path, typer.Option(help="FILE.npz; or a folder, which is faster to read if it is large.")
     ],
     nodes: Annotated[Path | None, typer.Option(help="The node table of an edge list.")] = None,
-    id_: IdColumn = None,
-    label: LabelColumn = None,
-    split_column: SplitColumn = None,
-    source: SourceColumn = None,
-    target: TargetColumn = None,
-    weight: WeightColumn = None,
-    drop: DroppedColumns = None,
-    drop_unknown_edges: DropUnknownEdges = False,
-    directed: Directed = None,
+    columns: dict[str, Any],
     overwrite: Annotated[bool, typer.Option(help="Replace the graph in --out.")] = False,
 ) -> None:
     """Convert tables, GraphML, or an edge list with a node table to a graph file.
@@ -59,12 +42,7 @@ def convert(
     from hpgmn.tables.columns import Columns, open_tables
 
     check_target(out, overwrite=overwrite)
-    options = column_options(
-        *(id_, label, split_column, source, target, weight, drop),
-        drop_unknown_edges=drop_unknown_edges,
-        directed=directed,
-    )
-    opened = open_tables(tables, Columns(**options), nodes=nodes)
+    opened = open_tables(tables, Columns(**columns), nodes=nodes)
     with step_progress() as progress:
         graph = read_graph_tables(Graph, opened, graph_name(out), log=say, progress=progress)
         progress(f"Writing {out}", 0, None)

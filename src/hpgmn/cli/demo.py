@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.table import Table
 
 from hpgmn.base.errors import HPGMNError, mean_and_deviation
-from hpgmn.cli.console import monitored, out, say
+from hpgmn.cli.console import monitored, print_table, say
 
 
 def demo(
@@ -36,20 +35,19 @@ def demo(
         for name in ("mlp", "gcn"):
             metrics[name] = train(path, model=name, out=out_folder / name, **options).metrics
     estimator = metrics["hpgmn"]["label_estimator"]
-    table = Table("model", "test accuracy %", title=f"{graph.name}: 3 splits")
-    table.add_row(
-        "label estimator (attributes only)",
-        mean_and_deviation(estimator["test_accuracy_mean"], estimator["test_accuracy_std"]),
-    )
-    for name, title in (
-        ("mlp", "MLP (attributes only)"),
-        ("gcn", "GCN (averages neighbours)"),
-        ("hpgmn", "HP-GMN"),
-    ):
+    rows = [
+        (
+            "label estimator (attributes only)",
+            mean_and_deviation(estimator["test_accuracy_mean"], estimator["test_accuracy_std"]),
+        )
+    ]
+    titles = {"mlp": "MLP (attributes only)", "gcn": "GCN (averages neighbours)", "hpgmn": "HP-GMN"}
+    for name, title in titles.items():
         row = metrics[name]
-        table.add_row(title, mean_and_deviation(row["test_score_mean"], row["test_score_std"]))
-    table.add_row("best attainable", f"{100 * network.best_accuracy:.1f}")
-    out.print(table)
+        rows.append((title, mean_and_deviation(row["test_score_mean"], row["test_score_std"])))
+    rows.append(("best attainable", f"{100 * network.best_accuracy:.1f}"))
+    title = f"{graph.name}: 3 splits"
+    print_table(("model", "test accuracy %"), rows, title=title, has_lines=True)
     seconds = time.perf_counter() - started
     say(f"{seconds:.0f} seconds. The page: {out_folder / 'report.html'}")
 

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from hpgmn.cli.console import out, say
-from hpgmn.cli.predict import OWN
+from hpgmn.cli.options import Json, ModelsSplit, OwnModel, RunFolder
 
 
 def explain(
-    run: Annotated[Path, typer.Argument(help="A run folder.")],
+    run: RunFolder,
     node: Annotated[str | None, typer.Option(help="A node's id [the whole model].")] = None,
-    split: Annotated[int | None, typer.Option(help="Which split's models [the first].")] = None,
+    split: ModelsSplit = None,
     graph: Annotated[str | None, typer.Option(help="Another graph [the trained one].")] = None,
-    own: Annotated[str | None, OWN] = None,
-    json_: Annotated[bool, typer.Option("--json", help="Print JSON only.")] = False,
+    own: OwnModel = None,
+    json_: Json = False,
 ) -> None:
     """Explain why a node has its class; without --node, what the model has learned.
 

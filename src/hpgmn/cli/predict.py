@@ -3,30 +3,22 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from hpgmn.base.errors import SettingError
+from hpgmn.base.errors import SettingError, count_noun
 from hpgmn.cli.console import say
-from hpgmn.cli.tables import (
-    DropUnknownEdges,
-    IdColumn,
-    LabelColumn,
-    SourceColumn,
-    TargetColumn,
-    WeightColumn,
-    column_options,
-)
-
-OWN = typer.Option("--model", help="Your own model, package.module:Class, if the run has one.")
+from hpgmn.cli.options import ModelsSplit, OtherGraph, OwnModel, RunFolder, column_options
 
 
+@column_options("split", "drop", "categories", "split_by", "directed")
 def predict(
-    run: Annotated[Path, typer.Argument(help="A run folder.")],
-    graph: Annotated[str | None, typer.Argument(help="Another graph [the trained one].")] = None,
-    split: Annotated[int | None, typer.Option(help="Which split's models [the first].")] = None,
-    own: Annotated[str | None, OWN] = None,
+    run: RunFolder,
+    graph: OtherGraph = None,
+    *,
+    split: ModelsSplit = None,
+    own: OwnModel = None,
     out_file: Annotated[Path, typer.Option("--out", help="FILE.csv or FILE.parquet.")] = Path(
         "predictions.csv"
     ),
@@ -53,12 +45,7 @@ def predict(
             help="Write only the nodes that the model was not trained on [with --add].",
         ),
     ] = None,
-    id_: IdColumn = None,
-    label: LabelColumn = None,
-    source: SourceColumn = None,
-    target: TargetColumn = None,
-    weight: WeightColumn = None,
-    drop_unknown_edges: DropUnknownEdges = False,
+    columns: dict[str, Any],
 ) -> None:
     """Write class and calibrated probabilities per node: averaged over seeds, never over splits.
 
@@ -69,9 +56,6 @@ def predict(
         raise SettingError(f"--out must end in .csv or .parquet (got '{out_file}').")
     if not 0 <= min_confidence <= 1:
         raise SettingError(f"--min-confidence must be 0 to 1 (got {min_confidence:g}).")
-    columns = column_options(
-        *(id_, label, None, source, target, weight, None), drop_unknown_edges=drop_unknown_edges
-    )
     if graph is None and (add or only_new or columns):
         raise SettingError(
             "--add, --only-new and options for columns are about another graph than the trained "
@@ -83,15 +67,14 @@ def predict(
     opened = open_run(run, own)
     loaded = opened.load_graph(graph, add=add, columns=columns, notify=say)
     is_new = add if only_new is None else only_new
-    found = opened.predict(loaded, split, only_new=is_new, min_confidence=min_confidence)
-    found.write(out_file)
+    predictions = opened.predict(loaded, split, only_new=is_new, min_confidence=min_confidence)
+    predictions.write(out_file)
+    nodes = count_noun(len(predictions.node_ids), "new node" if is_new else "node")
     if is_new:
-        nodes = f"new nodes of {loaded.num_nodes}"
-    elif found.num_new is None:
-        nodes = "nodes"
-    else:
-        nodes = f"nodes ({found.num_new} of them new to the model)"
-    count = sum(label is None for label in found.labels)
-    empty = f", {count} below {min_confidence:g} left empty" if min_confidence else ""
-    place = f"split {found.split}, {found.seeds} seed(s)"
-    say(f"{len(found.node_ids)} {nodes}, {place}{empty}: {out_file}")
+        nodes += f" of {loaded.num_nodes:,}"
+    elif predictions.num_new is not None:
+        nodes += f" ({predictions.num_new:,} of them new to the model)"
+    empty = sum(label is None for label in predictions.labels)
+    left_out = f", {empty:,} below {min_confidence:g} left empty" if min_confidence else ""
+    seeds = count_noun(predictions.seeds, "seed")
+    say(f"{nodes}, split {predictions.split}, {seeds}{left_out}: {out_file}")

@@ -11,7 +11,7 @@ import typer
 
 from hpgmn.base.errors import DataNotFoundError, HPGMNError, SettingError
 from hpgmn.cli.console import say, step_progress
-from hpgmn.cli.engines import Address, EngineName, check_engine, open_engine
+from hpgmn.cli.options import Address, EngineName, Settings, check_engine, open_engine
 
 if TYPE_CHECKING:
     from hpgmn.graph import Array, Graph
@@ -44,10 +44,7 @@ def shard(
     engine: EngineName = "local",
     address: Address = None,
     keep: Annotated[bool, typer.Option("--keep", help="Keep the edges in ranges.")] = False,
-    set_: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Change a setting; may be repeated."),
-    ] = None,
+    set_: Settings = None,
 ) -> None:
     """Cut a graph into node ranges and compute its statistics as row shards.
 
@@ -72,13 +69,13 @@ def shard(
     size = int(memory * 2**30)
     source = _source(graph)
     known = _labels(labels, source, settings, split)
-    with open_engine(engine, address, "cpu", workers) as session, step_progress() as progress:
+    with open_engine(engine, address, "cpu", workers) as (session, _), step_progress() as progress:
         outcome = cut(
             *(source, out, known.values, settings),
             ranges=ranges,
             split=split,
             memory=size,
-            engine=session.engine,
+            engine=session,
             progress=progress,
             keep=keep,
         )

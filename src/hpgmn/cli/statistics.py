@@ -10,20 +10,18 @@ import typer
 
 from hpgmn.base.errors import HPGMNError, SettingError
 from hpgmn.base.files import atomic_write
-from hpgmn.cli.console import err
+from hpgmn.cli.console import say
+from hpgmn.cli.options import GraphSource, Settings
 
 
 def statistics(
-    graph: Annotated[str, typer.Argument(help="A dataset's name, or a graph file or folder.")],
+    graph: GraphSource,
     out_file: Annotated[Path, typer.Option("--out", help="FILE.npz.")],
     labels: Annotated[
         str,
         typer.Option(help="true: the labels of the graph; estimated: pseudo-labels of split 0."),
     ] = "true",
-    set_: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Change a setting; may be repeated."),
-    ] = None,
+    set_: Settings = None,
 ) -> None:
     """The local statistics of every node as arrays: class_counts, class_means, diffusion.
 
@@ -87,4 +85,4 @@ def statistics(
     with atomic_write(out_file) as draft:
         np.savez_compressed(draft, **arrays)
     sizes = ", ".join(f"{name} {array.shape}" for name, array in arrays.items())
-    err.print(f"{out_file}: {sizes}", highlight=False, soft_wrap=True)
+    say(f"{out_file}: {sizes}")

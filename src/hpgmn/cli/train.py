@@ -8,60 +8,35 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.table import Column, Table
+from rich.table import Column
 
-from hpgmn.base.errors import HPGMNError, SettingError, mean_and_deviation
-from hpgmn.cli.console import METRIC_HELP, monitored, out, refuse_url, say
-from hpgmn.cli.engines import Address, EngineName, check_engine, open_engine
-from hpgmn.cli.tables import (
+from hpgmn.base.errors import HPGMNError, SettingError, count_noun, mean_and_deviation
+from hpgmn.cli.console import monitored, print_table, say
+from hpgmn.cli.options import (
     GRAPH_HELP,
-    Categories,
-    Directed,
-    DroppedColumns,
-    DropUnknownEdges,
-    IdColumn,
-    LabelColumn,
-    SourceColumn,
-    SplitBy,
-    SplitColumn,
-    TargetColumn,
-    WeightColumn,
+    Address,
+    Calibration,
+    Deterministic,
+    EngineName,
+    Metric,
+    Overwrite,
+    Positive,
+    Protocol,
+    Seeds,
+    Settings,
+    check_engine,
     column_options,
+    open_engine,
+    refuse_url,
 )
 
-Positive = Annotated[
-    str | None,
-    typer.Option(
-        metavar="CLASS",
-        help="Of two classes, the one that average_precision and precision@K look for [the rarer].",
-    ),
-]
-Deterministic = Annotated[
-    bool | None,
-    typer.Option(
-        "--deterministic/--not-deterministic",
-        show_default=False,
-        help="Bit-identical results on a GPU, at some cost; a CPU always gives them [no].",
-    ),
-]
-Calibration = Annotated[
-    bool | None,
-    typer.Option(
-        "--calibration/--no-calibration",
-        show_default=False,
-        help="Scale probabilities by a temperature fitted to the validation nodes [on].",
-    ),
-]
-Settings = Annotated[
-    list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="Change a setting; may be repeated."),
-]
 
-
+@column_options()
 def train(
     graph: Annotated[
         str | None, typer.Argument(help=f"{GRAPH_HELP} A run's config.yaml names one.")
     ] = None,
+    *,
     model: Annotated[
         list[str] | None,
         typer.Option(
@@ -78,9 +53,9 @@ def train(
     ] = None,
     set_: Settings = None,
     splits: Annotated[str | None, typer.Option(help="all, or numbers: 0,3 [all].")] = None,
-    seeds: Annotated[int | None, typer.Option(help="Seeds per split [1].")] = None,
-    protocol: Annotated[str | None, typer.Option(help="A published protocol's splits.")] = None,
-    metric: Annotated[str | None, typer.Option(help=METRIC_HELP)] = None,
+    seeds: Seeds = None,
+    protocol: Protocol = None,
+    metric: Metric = None,
     positive: Positive = None,
     calibration: Calibration = None,
     device: Annotated[str | None, typer.Option(help="auto, cpu or cuda [auto].")] = None,
@@ -98,24 +73,14 @@ def train(
         ),
     ] = None,
     resume: Annotated[bool, typer.Option(help="Continue the interrupted run in --out.")] = False,
-    overwrite: Annotated[bool, typer.Option(help="Replace the run in --out.")] = False,
+    overwrite: Overwrite = False,
     engine: EngineName = "local",
     address: Address = None,
     workers: Annotated[
         int | None,
         typer.Option(help="With --engine ray: how many runs at a time [one for each core]."),
     ] = None,
-    id_: IdColumn = None,
-    label: LabelColumn = None,
-    split_column: SplitColumn = None,
-    source: SourceColumn = None,
-    target: TargetColumn = None,
-    weight: WeightColumn = None,
-    drop: DroppedColumns = None,
-    category: Categories = None,
-    split_by: SplitBy = None,
-    drop_unknown_edges: DropUnknownEdges = False,
-    directed: Directed = None,
+    columns: dict[str, Any],
 ) -> None:
     """Train every requested split and seed at once and write a run folder.
 
@@ -132,10 +97,6 @@ def train(
             "Leave it out.",
         )
     refuse_url("--out", out_folder)
-    columns = column_options(
-        *(id_, label, split_column, source, target, weight, drop),
-        *(category, split_by, drop_unknown_edges, directed),
-    )
     options: dict[str, Any] = {
         "splits": splits,
         "seeds": seeds,
@@ -155,8 +116,8 @@ def train(
         options["device"] = device
         if engine == "ray":
             requested = device or _config_device(config)
-            place = stack.enter_context(open_engine(engine, address, requested, workers))
-            options |= {"device": place.device, "engine": place.engine}
+            opened = open_engine(engine, address, requested, workers)
+            options["engine"], options["device"] = stack.enter_context(opened)
         options |= stack.enter_context(monitored())
         if len(names) > 1:
             if config is not None:
@@ -237,9 +198,7 @@ def print_scores(row: Mapping[str, Any]) -> None:
         cells["label estimator"] = f"{prefix}{score}"
     cells["seconds"] = f"{row['seconds']:.1f}"
     columns = [Column(name, no_wrap=name == "test", overflow="fold") for name in cells]
-    table = Table(*columns, box=None, padding=(0, 2, 0, 0))  # seven columns in 80 characters
-    table.add_row(*cells.values())
-    out.print(table)
+    print_table(columns, [tuple(cells.values())])
 
 
 def _line_broken(metric: str) -> str:
@@ -252,20 +211,25 @@ def print_choice(content: Mapping[str, Any]) -> None:
     """Print one line per trained member of the portfolio, best first."""
     from hpgmn.base.metrics import metric_words
 
-    table = Table(
-        Column("settings", overflow="fold"),
-        Column("model", no_wrap=True),
-        Column("validation", justify="right"),
-        Column("seconds", justify="right"),
-        box=None,
-        padding=(0, 2, 0, 0),
+    scored = [row for row in content["members"] if row["failure"] is None]
+    print_table(
+        (
+            Column("settings", overflow="fold"),
+            Column("model", no_wrap=True),
+            Column("validation", justify="right"),
+            Column("seconds", justify="right"),
+        ),
+        [
+            (
+                row["name"],
+                row["model"],
+                f"{100 * row['val_score_mean']:.1f}",
+                f"{row['seconds']:.1f}",
+            )
+            for row in sorted(scored, key=lambda r: (-r["val_score_mean"], r["val_loss_mean"]))
+        ],
         title=f"Portfolio: {metric_words(content['metric'], content.get('positive'))} %",
     )
-    scored = [row for row in content["members"] if row["failure"] is None]
-    for row in sorted(scored, key=lambda row: (-row["val_score_mean"], row["val_loss_mean"])):
-        score = f"{100 * row['val_score_mean']:.1f}"
-        table.add_row(row["name"], row["model"], score, f"{row['seconds']:.1f}")
-    out.print(table)
 
 
 def print_comparison(content: Mapping[str, Any]) -> None:
@@ -273,27 +237,27 @@ def print_comparison(content: Mapping[str, Any]) -> None:
     from hpgmn.base.metrics import metric_words
 
     splits, seeds = len(content["splits"]), content["seeds"]
-    runs = splits * seeds
     metric = metric_words(content["metric"], content.get("positive"))
-    table = Table(
-        Column("model", overflow="fold"),
-        Column("test", no_wrap=True, justify="right"),
-        Column("validation", justify="right"),
-        Column(f"minus {content['reference']} (95 %)", no_wrap=True, justify="right"),
-        Column("seconds", justify="right"),
-        box=None,  # so that it fits 80 columns
-        padding=(0, 2, 0, 0),
-        title=f"{content['graph']}: {metric} %, {runs} run{'s' * (runs > 1)} each",
+    print_table(
+        (
+            Column("model", overflow="fold"),
+            Column("test", no_wrap=True, justify="right"),
+            Column("validation", justify="right"),
+            Column(f"minus {content['reference']} (95 %)", no_wrap=True, justify="right"),
+            Column("seconds", justify="right"),
+        ),
+        [
+            (
+                row["model"],
+                mean_and_deviation(row["test_score_mean"], row["test_score_std"]),
+                f"{100 * row['val_score_mean']:.1f}",
+                format_difference(row["difference"]),
+                f"{row['seconds']:.1f}",
+            )
+            for row in content["rows"]
+        ],
+        title=f"{content['graph']}: {metric} %, {count_noun(splits * seeds, 'run')} each",
     )
-    for row in content["rows"]:
-        table.add_row(
-            row["model"],
-            mean_and_deviation(row["test_score_mean"], row["test_score_std"]),
-            f"{100 * row['val_score_mean']:.1f}",
-            format_difference(row["difference"]),
-            f"{row['seconds']:.1f}",
-        )
-    out.print(table)
     if splits > 1:
         say(
             f"Differences are paired over {splits} splits; intervals are corrected for overlapping "

@@ -10,9 +10,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hpgmn.base.errors import Remedy, SettingError
-from hpgmn.cli.console import METRIC_HELP, resume_hint, say, training_progress
-from hpgmn.cli.engines import Address, EngineName, check_engine, open_engine
-from hpgmn.cli.train import Deterministic, Positive, print_scores
+from hpgmn.cli.console import resume_hint, say, training_progress
+from hpgmn.cli.options import (
+    Address,
+    Calibration,
+    Deterministic,
+    EngineName,
+    Metric,
+    Overwrite,
+    Positive,
+    Settings,
+    check_engine,
+    open_engine,
+)
+from hpgmn.cli.train import print_scores
 
 if TYPE_CHECKING:
     from hpgmn.runs.spec import RunSpec
@@ -38,21 +49,11 @@ def train_shards(
         str | None,
         typer.Option(help="The config.yaml of a run on row shards, to be trained again."),
     ] = None,
-    set_: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Change a setting; may be repeated."),
-    ] = None,
+    set_: Settings = None,
     seeds: Annotated[int | None, typer.Option(help="Seeds; all read the same batches [1].")] = None,
-    metric: Annotated[str | None, typer.Option(help=METRIC_HELP)] = None,
+    metric: Metric = None,
     positive: Positive = None,
-    calibration: Annotated[
-        bool | None,
-        typer.Option(
-            "--calibration/--no-calibration",
-            show_default=False,
-            help="Scale probabilities by a temperature fitted to the validation nodes [on].",
-        ),
-    ] = None,
+    calibration: Calibration = None,
     device: Annotated[
         str | None, typer.Option(help="auto, cpu (gloo) or cuda (nccl) [auto].")
     ] = None,
@@ -60,7 +61,7 @@ def train_shards(
     resume: Annotated[
         bool, typer.Option(help="Continue the interrupted run in --out, if there is one.")
     ] = False,
-    overwrite: Annotated[bool, typer.Option(help="Replace the run in --out.")] = False,
+    overwrite: Overwrite = False,
     engine: EngineName = "local",
     workers: Annotated[
         int | None, typer.Option(help=f"With --engine ray: processes [{WORKERS}].")
@@ -125,13 +126,14 @@ def train_shards(
     with record_log() as records:
         if ray_workers is not None:  # refuse mistakes before a cluster is started
             training.spec("cpu", ray_workers)
-        with open_engine(engine, address, values.get("device", "auto"), ray_workers) as place:
-            if place.engine.is_local:
-                metrics = training.run(place.device)
+        with open_engine(engine, address, values.get("device", "auto"), ray_workers) as opened:
+            session, chosen = opened
+            if session.is_local:
+                metrics = training.run(chosen)
             else:
                 from hpgmn.runs.ray_train import train_with_ray
 
-                metrics = train_with_ray(training, place.device, place.engine.workers)
+                metrics = train_with_ray(training, chosen, session.workers)
     if metrics is not None:
         write_report(out_folder)
         print_scores(metrics)

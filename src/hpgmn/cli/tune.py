@@ -8,12 +8,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.table import Table
 
 from hpgmn.base.errors import HPGMNError, count_noun, mean_and_deviation
-from hpgmn.cli.console import METRIC_HELP, monitored, out, refuse_url, say
-from hpgmn.cli.engines import Address, EngineName, check_engine, open_engine
-from hpgmn.cli.train import Deterministic
+from hpgmn.cli.console import monitored, out, print_table, say
+from hpgmn.cli.options import (
+    Address,
+    Deterministic,
+    EngineName,
+    GraphSource,
+    Json,
+    Metric,
+    Protocol,
+    Seeds,
+    check_engine,
+    open_engine,
+    refuse_url,
+)
 
 if TYPE_CHECKING:
     from hpgmn.runs.tune import TuneResult
@@ -22,7 +32,7 @@ _SHOWN = 10  # lines of importance
 
 
 def tune(
-    graph: Annotated[str, typer.Argument(help="A dataset's name, or a graph file or folder.")],
+    graph: GraphSource,
     trials: Annotated[int, typer.Option(help="Trials in all; 0 shows what a study has found.")],
     study: Annotated[
         Path, typer.Option(help="The file that keeps the trials (SQLite); repeat to continue.")
@@ -45,9 +55,9 @@ def tune(
     splits: Annotated[
         str | None, typer.Option(help="all, or numbers: 0,3 [the first three].")
     ] = None,
-    seeds: Annotated[int | None, typer.Option(help="Seeds per split [1].")] = None,
-    protocol: Annotated[str | None, typer.Option(help="A published protocol's splits.")] = None,
-    metric: Annotated[str | None, typer.Option(help=METRIC_HELP)] = None,
+    seeds: Seeds = None,
+    protocol: Protocol = None,
+    metric: Metric = None,
     set_: Annotated[
         list[str] | None,
         typer.Option(
@@ -75,7 +85,7 @@ def tune(
             help="Stop trials below the median of the others after as many epochs [tpe: yes].",
         ),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Search settings by validation score; the study file keeps every trial.
 
@@ -101,29 +111,25 @@ def tune(
         "timeout": timeout,
     }
     if trials == 0:
-        _print(search(graph, 0, **options), as_json)
+        _print(search(graph, 0, **options).content, as_json)
         return
-    with open_engine(engine, address, device, workers) as place, monitored() as callbacks:
+    with (
+        open_engine(engine, address, device, workers) as (options["engine"], options["device"]),
+        monitored() as callbacks,
+    ):
         try:
-            result = search(
-                graph, trials, device=place.device, engine=place.engine, **options, **callbacks
-            )
+            result = search(graph, trials, **options, **callbacks)
         except KeyboardInterrupt:
             say("Repeat the command to continue.")
             raise
-    _print(result, as_json)
+    _print(result.content, as_json)
     _check_complete(result)
 
 
-def _print(result: TuneResult, as_json: bool) -> None:
-    content = result.content
+def _print(content: Mapping[str, Any], as_json: bool) -> None:
     if as_json:
         print(json.dumps(content, indent=1))
-    else:
-        _print_summary(content)
-
-
-def _print_summary(content: Mapping[str, Any]) -> None:
+        return
     counts, best = content["trials"], content["best"]
     titles = {
         "finished": "finished",
@@ -144,12 +150,11 @@ def _print_summary(content: Mapping[str, Any]) -> None:
     )
     out.print(line, highlight=False, soft_wrap=True)
     if content["importance"]:
-        table = Table(
-            "setting", f"importance % ({counts['finished']} trials)", box=None, padding=(0, 2, 0, 0)
+        shares = list(content["importance"].items())[:_SHOWN]
+        print_table(
+            ("setting", f"importance % ({counts['finished']} trials)"),
+            [(name, f"{100 * share:.0f}") for name, share in shares],
         )
-        for name, share in list(content["importance"].items())[:_SHOWN]:
-            table.add_row(name, f"{100 * share:.0f}")
-        out.print(table)
     else:
         say("Importance of the settings: too few finished trials.")
     out.print("Train with it:", highlight=False)

@@ -112,7 +112,7 @@ def from_networkx(
     from hpgmn.tables.memory import read_networkx
 
     columns = Columns(None, label, split, "source", "target", weight, drop, attributes)
-    (nodes, edges, id_column, directed), parts = read_networkx(network)
+    nodes, edges, id_column, directed, parts = read_networkx(network)
 
     def spread(names: Sequence[str]) -> tuple[str, ...]:
         return tuple(part for name in names for part in parts.get(name, [name]))

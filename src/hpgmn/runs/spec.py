@@ -210,17 +210,20 @@ def resolve_device(name: str, engine: Engine | None = None) -> str:
     return name
 
 
+def check_seeds(seeds: int) -> None:
+    """Refuse to train no seed."""
+    if seeds < 1:
+        remedy = Remedy("Train at least one", option="seeds", value=1)
+        raise SettingError(f"The number of seeds must be at least 1 (got {seeds}).", remedy)
+
+
 def check_run(spec: RunSpec, graph: Graph) -> tuple[list[Split], list[str]]:
     """Refuse what cannot be trained before work starts; return the splits and warnings."""
     entry = find_model(spec.model)
     entry.floats(graph, make_settings(entry.settings, spec.settings))  # builds a user's own model
     require_metric(spec.metric, graph.num_classes, f"'{graph.name}'")
     positive_class(spec.metric, graph.y[:0], graph.class_names, spec.positive)
-    if spec.seeds < 1:
-        raise SettingError(
-            f"At least 1 seed is required (got {spec.seeds}).",
-            Remedy("Choose 1 or more", option="seeds"),
-        )
+    check_seeds(spec.seeds)
     warnings = graph_warnings(graph)
     splits = []
     for number in spec.splits:

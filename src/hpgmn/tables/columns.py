@@ -203,7 +203,7 @@ def open_tables(
                 "A GraphML file names its nodes and the ends of its edges itself.",
                 "Leave out id, source and target",
             )
-        node_table, edge_table, id_column, declared = read_graphml(source)
+        node_table, edge_table, id_column, declared, _ = read_graphml(source)
         directed = declared if columns.directed is None else columns.directed
         columns = replace(columns, id=id_column, directed=directed)
     else:

@@ -14,9 +14,10 @@ from rich.table import Column, Table
 
 from hpgmn.base.errors import HPGMNError, mean_and_deviation
 from hpgmn.cli.console import out, say, step_progress, stop_on_signal
-from hpgmn.cli.engines import Address, EngineName, Place, open_engine
+from hpgmn.cli.options import Address, EngineName, open_engine
 
 if TYPE_CHECKING:
+    from hpgmn.engines import Engine
     from hpgmn.training.replicas import Progress
     from hpgmn_lab.reproduction.documents import Grid
     from hpgmn_lab.reproduction.facts import Facts
@@ -65,14 +66,14 @@ def reproduce(
     with (
         _open_folder(name) as (folder, upload),
         tasks.lock_folder(folder),
-        open_engine(engine, address, device, workers) as place,
+        open_engine(engine, address, device, workers) as (session, device),
     ):
         experiments, missing = tasks.local_experiments(requested)
         if missing:
             remedy = tasks.download_remedy(missing).render(cli=True)
             say(f"Skipping graphs without a local copy: {', '.join(missing)}. {remedy}")
         facts, failures = _facts(experiments, folder)
-        outcomes = _work(experiments, folder, place, upload)
+        outcomes = _work(experiments, folder, session, device, upload)
         records = Records.read(folder / CELLS_FOLDER)
         documents = [document(each, records, is_quick=quick) for each in experiments]
         others = [plan.experiment(name, budget) for name in plan.EXPERIMENTS]
@@ -123,7 +124,11 @@ def _open_folder(name: str) -> Iterator[tuple[Path, Callable[[], None]]]:
 
 
 def _work(
-    experiments: Sequence[Experiment], folder: Path, place: Place, upload: Callable[[], None]
+    experiments: Sequence[Experiment],
+    folder: Path,
+    engine: Engine,
+    device: str,
+    upload: Callable[[], None],
 ) -> list[Outcome]:
     """Return the outcome of every cell; print a line for each that is not finished yet."""
     from hpgmn_lab.reproduction.tasks import cell_states, cells_of, work_on
@@ -148,8 +153,8 @@ def _work(
             on_outcome(failed)
         try:
             work_on(
-                *(place.engine, states.waiting, folder),
-                device=place.device,
+                *(engine, states.waiting, folder),
+                device=device,
                 on_outcome=on_outcome,
                 report=report,
                 should_stop=should_stop,

@@ -1,6 +1,7 @@
-"""``--engine``: what is refused, what is begun, and that Ctrl-C leaves nothing behind."""
+"""Shared options: columns, URLs, ``--engine``, and that Ctrl-C leaves no process behind."""
 
 import dataclasses
+import inspect
 import json
 import os
 import signal
@@ -8,33 +9,58 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Callable
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 import hpgmn as package
 from hpgmn.base.errors import SettingError
-from hpgmn.cli.engines import check_engine, open_engine
+from hpgmn.cli.options import check_engine, column_options, open_engine, refuse_url
 from hpgmn.engines import ray as cluster
 from hpgmn_lab import paper
 from hpgmn_lab.reproduction import plan
 
-Command = Callable[..., Any]
 SOURCE = Path(package.__file__).parents[1]
+
+
+def test_options_about_columns_become_keywords():
+    received = []
+
+    @column_options("split")
+    def command(graph: str, *, is_quiet: bool = False, columns: dict[str, object]) -> None:
+        received.append((graph, columns))
+
+    names = list(inspect.signature(command).parameters)
+    assert names[:4] == ["graph", "is_quiet", "column_id", "column_label"]
+    assert "column_split" not in names
+    empty = dict.fromkeys(names[2:])
+    command(graph="g", **empty | {"column_drop": []})
+    given = {"column_label": "", "column_split_by": ("time", "t"), "column_directed": False}
+    command(graph="g", **empty | given)
+    assert received == [
+        ("g", {}),
+        ("g", {"label": "", "split_by": ["time", "t"], "directed": False}),
+    ]
+
+
+@pytest.mark.parametrize("path", ["s3://bucket/run", "memory:/runs"])  # a path has one slash alone
+def test_urls_are_refused_where_paths_are_required(path):
+    with pytest.raises(SettingError, match=r"--out takes a path of this machine \(got"):
+        refuse_url("--out", Path(path))
+    for fine in (None, Path("runs/a"), Path("/a:b/c"), Path("a:b")):
+        refuse_url("--out", fine)
 
 
 @pytest.mark.parametrize(
     ("given", "words"),
     [
         (("rai", None), r"Unknown engine 'rai'.*ray"),
-        (("local", "auto"), r"--address is of a Ray cluster\. Add --engine ray"),
+        (("local", "auto"), r"--address is of a Ray cluster"),
         (("local", None, 0), r"--workers must be at least 1 \(got 0\)"),
     ],
 )
-def test_options_that_do_not_go_together_are_refused(given, words):
+def test_options_that_exclude_each_other_are_refused(given, words):
     with pytest.raises(SettingError, match=words):
         check_engine(*given)
 
@@ -47,18 +73,18 @@ def test_options_that_do_not_go_together_are_refused(given, words):
         ("reproduce", "table2", "--quick"),
     ],
 )
-def test_every_command_says_how_to_get_ray(hpgmn, monkeypatch, command):
+def test_every_command_names_the_package_of_ray(hpgmn, monkeypatch, command):
     monkeypatch.setitem(sys.modules, "ray", None)
     answer = hpgmn(*command, "--engine", "ray")
     assert answer.code == 2
     assert "needs Ray, which is not installed. Run: pip install 'hpgmn[ray]'" in answer.err
 
 
-def test_this_machine_is_there_at_once():
-    with open_engine("local", None, "cpu") as place:
-        assert (place.device, place.engine.workers, place.engine.is_local) == ("cpu", 1, True)
-    with open_engine("local", None, "cpu", 3) as place:
-        assert place.engine.workers == 3
+def test_the_local_engine_needs_no_start():
+    with open_engine("local", None, "cpu") as (engine, device):
+        assert (device, engine.workers, engine.is_local) == ("cpu", 1, True)
+    with open_engine("local", None, "cpu", 3) as (engine, _):
+        assert engine.workers == 3
     with (
         pytest.raises(SettingError, match="Unknown device 'gpu'"),
         open_engine("local", None, "gpu"),
@@ -90,10 +116,10 @@ def test_a_cluster_takes_its_own_gpus(monkeypatch, capsys, gpus, asked, device):
 
     monkeypatch.setattr(cluster, "connect_ray", connect_ray)
     monkeypatch.setattr(cluster, "require_ray", lambda: None)
-    with open_engine("ray", "here:1", asked) as place:
-        assert place.device == device
-        assert not place.engine.is_local
-        assert place.engine.workers == (1 if device == "cuda" else 2)
+    with open_engine("ray", "here:1", asked) as (engine, chosen):
+        assert chosen == device
+        assert not engine.is_local
+        assert engine.workers == (1 if device == "cuda" else 2)
     assert capsys.readouterr().err.startswith("Ray: 1 machine, 2 cores")
 
 
