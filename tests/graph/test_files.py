@@ -506,7 +506,7 @@ def test_missing_attributes_are_named(tmp_path):
         read_graph(path)
 
 
-REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+REFUSED = {
     "attributes twice": ({"x": np.eye(3)}, "holds both 'x' and 'x_indptr'"),
     "text attributes": (
         {**dict.fromkeys(CSR), "x": np.array([["a"], ["b"], ["c"]])},
@@ -570,7 +570,6 @@ def test_real_file_holds_what_it_should(data_dir):
     cora = read_graph(data_dir / "cora.npz")
     assert not cora.directed
     assert cora.has_sparse_attributes
-    assert cora.splits is not None
     assert cora.splits.train.sum(axis=0).tolist() == [140]
     assert cora.alternative_splits["geom"].train.sum(axis=0).tolist() == [1192] * 10
 

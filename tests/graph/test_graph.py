@@ -114,7 +114,6 @@ def test_names_of_an_array_are_as_wide_as_the_longest():
     """So that equal graphs have equal fingerprints, however their names came."""
     names = np.array(["a", "bbb", "ü"], "U40")
     graph = Graph(X, EDGES, node_ids=names)
-    assert graph.node_ids is not None
     assert graph.node_ids.dtype == "U3"
     assert graph.fingerprint == Graph(X, EDGES, node_ids=list(names)).fingerprint
     with pytest.raises(GraphError, match="'a' repeats"):
@@ -166,7 +165,6 @@ def test_torch_tensors_are_accepted():
 def test_one_split_may_be_given_as_a_vector(field):
     masks = {"train_mask": [True, False, False], field: [False, True, False]}
     graph = Graph(X, EDGES, [0, 1, 0], **masks)
-    assert graph.splits is not None
     assert getattr(graph.splits, field.removesuffix("_mask"))[:, 0].tolist() == masks[field]
     assert len(graph.splits) == 1
 
@@ -178,7 +176,6 @@ def three_splits():
 
 def test_splits_are_a_sequence():
     graph = three_splits()
-    assert graph.splits is not None
     assert [split.train.tolist().index(True) for split in graph.splits] == [0, 2, 1]
     assert graph.split(1).val.tolist() == [True, False, False]
     later = graph.splits[1:]
@@ -195,7 +192,6 @@ def test_an_absent_split_is_refused_with_those_that_exist():
         graph.split(3)
     with pytest.raises(GraphError, match=r"has splits 0 to 2 \(got -1\)"):
         graph.split(-1)
-    assert graph.splits is not None
     with pytest.raises(GraphError, match=r"has only split 0 \(got 1\)"):
         graph.with_splits(graph.splits[:1]).split(1)
     with pytest.raises(GraphError, match=r"has no splits"):
@@ -204,9 +200,7 @@ def test_an_absent_split_is_refused_with_those_that_exist():
 
 def test_with_splits_leaves_the_graph_alone_and_checks():
     graph = three_splits()
-    assert graph.splits is not None
     twin = graph.with_splits(graph.splits[:1])
-    assert twin.splits is not None
     assert (len(twin.splits), len(graph.splits)) == (1, 3)
     assert twin.x is graph.x
     everything = np.ones((3, 1), bool)
@@ -222,7 +216,7 @@ def test_alternative_splits_are_checked_and_brought_to_one_form():
         Graph(X, EDGES, [0, 1, -1], alternative_splits={"other": Splits(train, val, test)})
 
 
-REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+REFUSED = {
     "text attributes": ({"x": [["a"], ["b"], ["c"]]}, r"x must be numbers \(got values of type <U"),
     "ragged attributes": ({"x": [[1.0], [1.0, 2.0], [3.0]]}, "some rows differ in length"),
     "flat attributes": ({"x": [1.0, 2.0, 3.0]}, r"two dimensions.*\(got shape \(3,\)\)"),
@@ -342,9 +336,9 @@ def test_fingerprint_is_the_hash_it_has_always_been():
 
 
 def test_fingerprint_is_the_same_for_equal_graphs_only():
-    base: dict[str, Any] = {"x": X, "edge_index": EDGES, "y": [0, 1, 0]}
+    base = {"x": X, "edge_index": EDGES, "y": [0, 1, 0]}
     wide = sp.csr_array(np.hstack([X, np.zeros((3, 1))]))
-    others: list[dict[str, Any]] = [
+    others = [
         {"x": np.array(X) + 1},
         {"x": sp.csr_array(X)},
         {"x": wide},  # the entries of the one before, with an empty column more

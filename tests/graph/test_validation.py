@@ -21,15 +21,13 @@ def test_numbers_of_half_precision_are_read():
 
 
 def test_names_of_a_tensor_are_its_numbers():
-    found = validation.names("node_ids", torch.tensor([7, 3]), 2)  # type: ignore[arg-type]
-    assert found is not None
+    found = validation.names("node_ids", torch.tensor([7, 3]), 2)
     assert found.tolist() == ["7", "3"]
 
 
 def test_names_may_be_views_that_have_an_order():
     network = networkx.Graph([("b", "a")])
     graph = Graph(X, EDGES, [1, 0], node_ids=network.nodes(), class_names={"x": 0, "y": 1}.keys())
-    assert graph.node_ids is not None
     assert graph.node_ids.tolist() == ["b", "a"]
     assert graph.class_names == ("x", "y")
 
@@ -69,7 +67,7 @@ def test_what_is_no_input_is_refused(given, message):
 
 def test_truth_in_any_form():
     for value in (False, 0, np.False_, np.zeros(1, bool), np.array(0)):
-        assert Graph(X, EDGES, directed=value).directed is False  # type: ignore[arg-type]
+        assert Graph(X, EDGES, directed=value).directed is False
     mask = np.array([[True], [False]])
     family = {"geom": Splits(mask, mask[::-1], mask & False)}
     assert Graph(X, EDGES, [0, 1], alternative_splits=family).alternative_splits["geom"]

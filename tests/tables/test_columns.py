@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -71,7 +70,6 @@ def test_columns_are_described(write_tables):
     ]
     assert tables.ignored() == ("edges.csv: ignored: 'when', 'b'.", "")
     ignored = replace(tables, weight=None).ignored()
-    assert ignored is not None
     message, remedy = ignored
     assert message == "edges.csv: ignored: 'weight', 'when', 'b'."
     assert isinstance(remedy, Remedy)
@@ -108,7 +106,7 @@ def test_an_edge_list_takes_its_nodes_from_elsewhere(write_tables):
     assert open_tables(folder).weight == "weight"
 
 
-REFUSED: dict[str, tuple[dict[str, Any], dict[str, Any], Columns, str, tuple[str | None, Any]]] = {
+REFUSED = {
     "no id": (
         {"id": None, "person": list("abcd")},
         {},
@@ -209,7 +207,6 @@ def test_errors_name_the_fact_and_the_option(write_tables, case):
         open_tables(folder, columns)
     assert fact in caught.value.message
     remedy = caught.value.remedy
-    assert remedy is not None
     last = remedy.alternatives[-1] if remedy.alternatives else remedy
     assert (last.option, last.value) == option
 
@@ -308,7 +305,7 @@ def fitted(**roles):
     """A preparation of tables like those of the fixture, some roles changed."""
     usual = {"id": "id", "label": "label", "split": "split", "source": "source"}
     usual |= {"target": "target", "weight": None, "split_by": None}
-    every: dict[str, Any] = usual | {"drop_unknown_edges": False, "directed": True} | roles
+    every = usual | {"drop_unknown_edges": False, "directed": True} | roles
     return Preparation((Number("age"),), roles=every)
 
 
