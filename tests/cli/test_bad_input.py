@@ -80,7 +80,7 @@ OPTIONS = {
     "too low": (["--set", "epochs=0"], "Setting 'epochs' must be at least 1 (got 0)."),
     "too high": (["--set", "dropout=1"], "Setting 'dropout' must be 0 to below 1 (got 1)."),
     "truth": (["--set", "gate=maybe"], "Setting 'gate' takes true or false"),
-    "no value": (["--set", "lr"], "--set takes key=value (got 'lr'), for example --set lr=0.01."),
+    "no value": (["--set", "lr"], "(got 'lr'). Give a name and a value (--set lr=0.01)."),
     "split": (["--splits", "2"], "Unknown split 2: 'small' has splits 0 to 1."),
     "negative split": (["--splits", "-1"], "Unknown split -1: 'small' has splits 0 to 1."),
     "word split": (["--splits", "first"], "Unknown splits 'first'"),

@@ -139,12 +139,3 @@ def test_known_nodes_of_another_graph_keep_their_columns(build):
     for replica in range(2):
         expected = pyg_logits(built, replica, newcomer.expand(23, 23), torch.zeros(23, 7))[0]
         torch.testing.assert_close(found[replica, 23], expected, rtol=1e-4, atol=1e-5)
-
-
-def test_the_adjacency_counts_in_the_size_of_a_replica(wild_graph):
-    small, large = (
-        MODELS["linkx"].floats(wild_graph, LINKXSettings(adjacency_layers=layers))
-        for layers in (1, 3)
-    )
-    assert small[0] == (23 + 7) * 64
-    assert large[1] > small[1] > 0

@@ -35,9 +35,7 @@ class BaselineSettings(TrainSettings):
 class GraphSettings(BaselineSettings):
     """Settings of a baseline that reads edges in one direction, or both as one."""
 
-    neighbors: str = setting(
-        "undirected", "whose edges a node reads", choices=("out", "in", "undirected")
-    )
+    neighbors: str = setting("undirected", "edge direction", choices=("out", "in", "undirected"))
 
 
 class Baseline(NodeModel):
