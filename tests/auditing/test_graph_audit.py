@@ -102,11 +102,6 @@ def test_too_few_labels_leave_out_what_needs_a_split():
     assert why.message == "Whether the graph helps was not measured: there is no split."
 
 
-def test_a_split_that_is_not_there_is_refused(small_graph):
-    with pytest.raises(GraphError, match="has splits 0 to 1 \\(got 2\\)"):
-        audit(small_graph, 2)
-
-
 def real(data_dir, name):
     for needed in {name, "texas"}:
         if not (data_dir / f"{needed}.npz").exists():

@@ -17,7 +17,6 @@ from hpgmn.auditing.measures import (
     Twins,
     attribute_columns,
     class_balance,
-    gain,
     known_data,
     like_train_nodes,
     missing_classes,
@@ -380,9 +379,3 @@ def test_columns_and_rows_without_information(form):
     x[:, 1] = x[:, 4] = 0
     result = attribute_columns(Graph(form(x), [[0], [1]]), None)
     assert (result.zero, result.constant, result.without) == ((0, 1, 3, 4), (), 1)
-
-
-def test_gain_is_the_share_of_errors_avoided():
-    assert gain(0.9, 0.5) == pytest.approx(0.8)
-    assert gain(0.4, 0.5) == pytest.approx(-0.2)
-    assert gain(1.0, 1.0) == 0

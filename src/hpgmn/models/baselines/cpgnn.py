@@ -20,7 +20,6 @@ from hpgmn.graph import Array, Graph
 from hpgmn.models.baselines import chebnet
 from hpgmn.models.baselines.baseline import attributes_input
 from hpgmn.models.baselines.mlp import AttributesMLP
-from hpgmn.models.hpgmn import stage_logits
 from hpgmn.models.layers import Initialised, NodeModel, Output, propagate
 from hpgmn.models.stage import (
     ModelEntry,
@@ -29,6 +28,7 @@ from hpgmn.models.stage import (
     TrainingTask,
     default_floats,
     main_stage,
+    trained_logits,
 )
 from hpgmn.statistics.labelwise import one_hot
 
@@ -192,7 +192,7 @@ def estimated_compatibility(task: TrainingTask, parameters: Parameters) -> Tenso
     no train node with a neighbour; the released code divides by zero where there are nodes but no
     neighbours.
     """
-    prior_logits = stage_logits(task, _prior(task, {}), parameters)
+    prior_logits = trained_logits(task, _prior(task, {}), parameters)
     with torch.no_grad():
         truth = torch.from_numpy(one_hot(task.train_labels, task.num_classes)).to(task.device)
         known = truth.any(dim=-1, keepdim=True)

@@ -20,7 +20,6 @@ from hpgmn.base.settings import rate_setting, setting, share_setting
 from hpgmn.base.sparse import SparseMatrix
 from hpgmn.graph import Graph
 from hpgmn.models.baselines.baseline import GraphSettings, propagation_inputs, stack_layers
-from hpgmn.models.hpgmn import stage_logits
 from hpgmn.models.layers import (
     MLP,
     Convolution,
@@ -31,7 +30,14 @@ from hpgmn.models.layers import (
     RowModel,
     convolve_layers,
 )
-from hpgmn.models.stage import ModelEntry, Parameters, TrainingStage, TrainingTask, main_stage
+from hpgmn.models.stage import (
+    ModelEntry,
+    Parameters,
+    TrainingStage,
+    TrainingTask,
+    main_stage,
+    trained_logits,
+)
 from hpgmn.statistics.operators import Statistic, take_nodes
 
 
@@ -321,7 +327,7 @@ def _representation(task: TrainingTask, done: Mapping[str, Parameters]) -> Train
 
 
 def _main(task: TrainingTask, done: Mapping[str, Parameters]) -> TrainingStage:
-    embeddings = stage_logits(task, _representation(task, {}), done["representation"])
+    embeddings = trained_logits(task, _representation(task, {}), done["representation"])
     initial: Parameters = {}
     if task.settings[0].embedding_scaling == "standard":
         spread, mean = torch.std_mean(embeddings, dim=1, correction=0, keepdim=True)

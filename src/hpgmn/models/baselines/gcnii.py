@@ -92,12 +92,12 @@ class DeepConvolutions(Initialised):
                 hidden = torch.bmm(split_replicas(support, replicas), matrix)
             return hidden
         initial_matrices = torch.lerp(self.identity, self.initial_weight, self.strength).unbind(1)
+        residual = split_replicas(start, replicas)
         pairs = zip(matrices, initial_matrices, strict=True)
         for number, (matrix, initial_matrix) in enumerate(pairs):
             hidden = self._activate(hidden, noise, f"{place}.{number}")
             hidden = split_replicas(propagation @ join_replicas(hidden), replicas)
-            residual = torch.bmm(split_replicas(start, replicas), initial_matrix)
-            hidden = torch.baddbmm(residual, hidden, matrix)
+            hidden = torch.baddbmm(torch.bmm(residual, initial_matrix), hidden, matrix)
         return hidden
 
     def _activate(self, hidden: Tensor, noise: Noise | None, place: str) -> Tensor:

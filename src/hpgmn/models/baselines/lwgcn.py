@@ -22,7 +22,7 @@ from hpgmn.base.sparse import SparseMatrix, block_diagonal, scale_attributes
 from hpgmn.graph import Array, Graph
 from hpgmn.models.baselines import gcnii
 from hpgmn.models.baselines.baseline import Baseline, GraphSettings, attributes_input, stack_layers
-from hpgmn.models.hpgmn import EstimatorSettings, estimated_labels, estimator_stage, stage_logits
+from hpgmn.models.hpgmn import EstimatorSettings, estimated_labels, estimator_stage
 from hpgmn.models.layers import MLP, Affine, Initialised, Output, StatisticLinear, product
 from hpgmn.models.stage import (
     ModelEntry,
@@ -31,6 +31,7 @@ from hpgmn.models.stage import (
     TrainingStage,
     TrainingTask,
     main_stage,
+    trained_logits,
 )
 from hpgmn.statistics.labelwise import FactoredMeans, averaging_matrix
 from hpgmn.statistics.operators import Statistic, take_nodes, with_columns
@@ -297,7 +298,7 @@ def _main(task: TrainingTask, done: Mapping[str, Parameters]) -> TrainingStage:
     if not first.mix_gcnii:
         return main_stage(task, LWGCN(task), inputs)
     gcnii_stage = gcnii.ENTRY.stages["main"](_gcnii_task(task), {})
-    inputs["gcnii"] = stage_logits(task, gcnii_stage, done["gcnii"])
+    inputs["gcnii"] = trained_logits(task, gcnii_stage, done["gcnii"])
     inputs["val_labels"] = torch.from_numpy(task.val_labels).to(device)
     return main_stage(
         task,
