@@ -48,14 +48,11 @@ class RunSpec:
 
     Attributes:
         graph: the dataset's name or the path of the graph.
-        model: the model's name.
         settings: all of the model's settings.
-        splits: the numbers of the splits.
         seeds: how many seeds on each split: 0 … seeds-1.
         protocol: the protocol whose splits are used, if any.
         metric: what selects epochs and is reported.
         positive: the class that average_precision and precision@K of two classes look for.
-        device: "cpu" or "cuda".
         calibrate: whether a temperature is fitted to the validation nodes.
         tables: the roles of columns, where the graph is read from tables.
         deterministic: whether a GPU gives bit-identical results.
@@ -136,8 +133,7 @@ def make_spec(
     """Build the specification of a run.
 
     Args:
-        graph: the graph.
-        source: its dataset name or path.
+        source: the dataset name or path of the graph.
         options: fields of :class:`RunSpec`; without ``settings`` the model's shipped ones apply,
             and all but the device have a default.
         settings: what differs from these settings.
