@@ -1,6 +1,7 @@
 """The statistics as transforms: against slow loops, against LocalStatistics, without a leak."""
 
 import warnings
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -180,8 +181,7 @@ def test_rows_are_those_of_local_statistics(data, transform, settings, mode):
     built = LocalStatistics(graph).build(labels, CLASSES, [chosen])
     every = torch.arange(NODES)
     rows = torch.cat([built[name].rows(every) for name in statistic_names(chosen)], dim=1)
-    options = transform._options | {"neighbors": mode}
-    added = type(transform)(**options)(data)[options["name"]]
+    added = replace(transform, neighbors=mode)(data)[transform.name]
     torch.testing.assert_close(added.to_dense(), rows, rtol=1e-5, atol=1e-6)
 
 
@@ -201,7 +201,7 @@ def test_a_statistic_without_labels_needs_none(data, kind):
     bare = Data(edge_index=data.edge_index, num_nodes=NODES)
     if "edge_weight" in data:
         bare.edge_weight = data.edge_weight
-    name = kind()._options["name"]
+    name = kind().name
     assert torch.equal(kind()(bare)[name].to_dense(), kind()(data)[name].to_dense())
 
 
@@ -306,9 +306,9 @@ def changed(data, **values):
 @pytest.mark.parametrize(
     ("transform", "change", "told"),
     [
-        (AddClassCounts(), lambda d: d, r"2 splits: choose one with split=, counted from 0\. Lab"),
-        (AddClassCounts(split=2), lambda d: d, r"2 splits: choose one .*from 0 \(got 2\)"),
-        (AddClassCounts(split=-1), lambda d: d, r"from 0 \(got -1\)"),
+        (AddClassCounts(), lambda d: d, r"2 splits, .*split=None\)\. Choose one with split=0 to 1"),
+        (AddClassCounts(split=2), lambda d: d, r"2 splits, .*got split=2\)\. Choose one"),
+        (AddClassCounts(split=-1), lambda d: d, r"got split=-1\)"),
         (AddClassCounts(), lambda d: without(d, "train_mask"), "has no train_mask, so no label"),
         (AddClassCounts(), lambda d: without(d, "y"), "has no attribute 'y' to read labels from"),
         (AddClassCounts(labels="guess"), lambda d: d, "has no attribute 'guess'"),

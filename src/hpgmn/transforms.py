@@ -16,7 +16,7 @@ tensor([[0.0000, 0.6931],
 from __future__ import annotations
 
 import dataclasses
-import inspect
+from dataclasses import dataclass
 from typing import Any, ClassVar, cast
 
 import numpy as np
@@ -34,37 +34,46 @@ from hpgmn.statistics.operators import SparseReplicaRows, SparseRows
 
 __all__ = ["AddAdjacencyRows", "AddClassCounts", "AddClassMeans", "AddDiffusion"]
 
+_SETTINGS = [field.name for field in dataclasses.fields(cast(Any, StatisticsSettings))]
+
 
 class _AddStatistic(BaseTransform):  # type: ignore[misc]  # PyG has no types
     """Base of the transforms, each of which adds one statistic as a node attribute.
 
     Attributes:
         statistic: the statistic's name among the settings.
-        fields: setting of each option of the transform.
         forms: the forms that have rows.
     """
 
     statistic: ClassVar[str]
-    fields: ClassVar[dict[str, str]]
     forms: ClassVar[tuple[str, ...]] = ()
 
-    def _store(self, options: dict[str, Any]) -> None:
-        """Check and store the options: the local variables of ``__init__``, ``self`` among them."""
-        self._options = {name: options[name] for name in inspect.signature(type(self)).parameters}
-        form = options.get("form", "auto")
-        if form not in ("auto", *self.forms):
-            error = SettingError.unknown("value for 'form':", str(form), ("auto", *self.forms))
-            raise error.prefixed(f"{type(self).__name__}: ")
-        named = {setting: options[option] for option, setting in self.fields.items()}
+    def __post_init__(self) -> None:
+        """Check the options."""
         try:
+            form = getattr(self, "form", "auto")
+            if form not in ("auto", *self.forms):
+                choices = ("auto", *self.forms)
+                raise SettingError.unknown("value for 'form':", str(form), choices)
             self._settings: StatisticsSettings = make_settings(
-                cast(Any, StatisticsSettings), {**named, "statistics": (self.statistic,)}
+                cast(Any, StatisticsSettings),
+                {setting: getattr(self, option) for option, setting in self._names().items()}
+                | {"statistics": (self.statistic,)},
             )
         except SettingError as error:
             message = str(error)
-            for option, setting in self.fields.items():
+            for option, setting in self._names().items():
                 message = message.replace(f"'{setting}'", f"'{option}'")
             raise SettingError(f"{type(self).__name__}: {message}") from None
+
+    def _names(self) -> dict[str, str]:
+        """Return the setting behind each option that has one."""
+        names = {"kind": self.statistic}
+        for field in dataclasses.fields(cast(Any, self)):
+            for setting in (f"{self.statistic}_{field.name}", field.name):
+                if setting in _SETTINGS:
+                    names.setdefault(field.name, setting)
+        return {option: setting for option, setting in names.items() if hasattr(self, option)}
 
     def forward(self, data: Any) -> Any:
         """Add the attribute to the object and return it."""
@@ -72,65 +81,63 @@ class _AddStatistic(BaseTransform):  # type: ignore[misc]  # PyG has no types
             raise GraphError(
                 f"{type(self).__name__} reads a torch_geometric.data.Data object of one kind of "
                 f"nodes and edges (got {type(data).__name__}).",
-                "Call to_homogeneous() first.",
+                "Call to_homogeneous() first",
             )
         if data.edge_index is None:
             raise GraphError(
                 "The PyG object has no edge_index.",
                 "Add it, or put this transform before the one that takes it away, such as "
-                "ToSparseTensor.",
+                "ToSparseTensor",
             )
         labels, num_classes = self._labels(data)
         graph = _graph(data, num_classes, needs_attributes=self.statistic == "class_means")
         settings = self._settings
-        form = self._form(graph)
-        if form is not None and self._options["form"] == "auto":
-            chosen: dict[str, Any] = {self.fields["form"]: form}
+        if getattr(self, "form", "") == "auto":
+            chosen: dict[str, Any] = {f"{self.statistic}_form": self._form(graph)}
             settings = dataclasses.replace(settings, **chosen)
         built = LocalStatistics(graph).build(labels[None], num_classes, [settings])
         parts = [_rows(built[name], graph.num_nodes) for name in statistic_names(settings)]
         joined = parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
         if joined.is_sparse:
             joined = joined.coalesce()
-        data[self._options["name"]] = joined.to(data.edge_index.device)
+        data[self.name] = joined.to(data.edge_index.device)
         return data
 
     def _labels(self, data: Any) -> tuple[Array, int]:
         """Return the known classes (N,), -1 elsewhere, and their number."""
         return np.full(_num_nodes(data), -1, np.int64), 0
 
-    def _form(self, graph: Graph) -> str | None:
-        """Return the form that "auto" means on a graph; None for a statistic of one form."""
-        return None
-
     def __repr__(self) -> str:
-        defaults = inspect.signature(type(self)).parameters
-        changed = {k: v for k, v in self._options.items() if v != defaults[k].default}
-        return f"{type(self).__name__}({', '.join(f'{k}={v!r}' for k, v in changed.items())})"
+        changed = [
+            f"{option.name}={value!r}"
+            for option in dataclasses.fields(cast(Any, self))
+            if (value := getattr(self, option.name)) != option.default
+        ]
+        return f"{type(self).__name__}({', '.join(changed)})"
 
 
 class _AddLabelwise(_AddStatistic):
     """Base of the transforms that read labels."""
 
     def _labels(self, data: Any) -> tuple[Array, int]:
-        options = self._options
-        labels = _known_labels(data, options["labels"], options["split"])
+        labels = _known_labels(data, self.labels, self.split)
         needed = int(labels.max(initial=-1)) + 1
-        num_classes = needed if options["num_classes"] is None else int(options["num_classes"])
+        num_classes = needed if self.num_classes is None else int(self.num_classes)
         if needed > num_classes:
             raise SettingError(
                 f"num_classes is {num_classes}, but the labels hold class {needed - 1}.",
-                f"Give at least {needed}.",
+                f"Give at least {needed}",
             )
         if not needed:
             raise GraphError(
                 f"{type(self).__name__} found no label it may read.",
-                "Mark train nodes in train_mask, or name an attribute of pseudo labels with "
-                "labels=.",
+                "Mark train nodes in train_mask, or name an attribute of pseudo-labels with "
+                "labels=...",
             )
         return labels, num_classes
 
 
+@dataclass(repr=False, eq=False)
 class AddClassCounts(_AddLabelwise):
     """Count the neighbours of each class, as ``data.class_counts``.
 
@@ -149,21 +156,17 @@ class AddClassCounts(_AddLabelwise):
         name: the name of the attribute.
     """
 
-    statistic = "class_counts"
-    fields: ClassVar = {"neighbors": "neighbors", "scaling": "class_counts_scaling"}
+    statistic: ClassVar = "class_counts"
 
-    def __init__(
-        self,
-        neighbors: str = "both",
-        scaling: str = "log",
-        labels: str = "train",
-        split: int | None = None,
-        num_classes: int | None = None,
-        name: str = "class_counts",
-    ) -> None:
-        self._store(locals())
+    neighbors: str = "both"
+    scaling: str = "log"
+    labels: str = "train"
+    split: int | None = None
+    num_classes: int | None = None
+    name: str = "class_counts"
 
 
+@dataclass(repr=False, eq=False)
 class AddClassMeans(_AddLabelwise):
     """Average the attributes of the neighbours of each class, as ``data.class_means``.
 
@@ -179,27 +182,17 @@ class AddClassMeans(_AddLabelwise):
         name: the name of the attribute.
     """
 
-    statistic = "class_means"
-    fields: ClassVar = {
-        "neighbors": "neighbors",
-        "scaling": "class_means_scaling",
-        "form": "class_means_form",
-        "dim": "class_means_dim",
-    }
-    forms = ("dense", "sparse", "sketch")
+    statistic: ClassVar = "class_means"
+    forms: ClassVar = ("dense", "sparse", "sketch")
 
-    def __init__(
-        self,
-        neighbors: str = "both",
-        scaling: str = "raw",
-        form: str = "auto",
-        dim: int = 64,
-        labels: str = "train",
-        split: int | None = None,
-        num_classes: int | None = None,
-        name: str = "class_means",
-    ) -> None:
-        self._store(locals())
+    neighbors: str = "both"
+    scaling: str = "raw"
+    form: str = "auto"
+    dim: int = 64
+    labels: str = "train"
+    split: int | None = None
+    num_classes: int | None = None
+    name: str = "class_means"
 
     def _form(self, graph: Graph) -> str:
         size = 4 * graph.num_nodes * graph.num_classes * graph.num_features
@@ -207,6 +200,7 @@ class AddClassMeans(_AddLabelwise):
         return "dense" if is_small else "sparse"
 
 
+@dataclass(repr=False, eq=False)
 class AddDiffusion(_AddStatistic):
     """Add a node's row of the diffusion matrix, as ``data.diffusion``; reads no labels.
 
@@ -231,41 +225,29 @@ class AddDiffusion(_AddStatistic):
         name: the name of the attribute.
     """
 
-    statistic = "diffusion"
-    fields: ClassVar = {
-        "kind": "diffusion",
-        **{name: name for name in ("neighbors", "teleport", "heat_time", "normalization")},
-        **{
-            name: f"diffusion_{name}"
-            for name in ("self_loop", "scaling", "self_entry", "form", "tolerance", "topk")
-        },
-        **{name: f"diffusion_{name}" for name in ("threshold", "dim")},
-    }
-    forms = ("dense", "topk", "sketch")
+    statistic: ClassVar = "diffusion"
+    forms: ClassVar = ("dense", "topk", "sketch")
 
-    def __init__(
-        self,
-        kind: str = "ppr",
-        neighbors: str = "both",
-        teleport: float = 0.15,
-        heat_time: float = 3.0,
-        normalization: str = "column",
-        self_loop: int = 0,
-        scaling: str = "unit",
-        self_entry: bool = False,
-        form: str = "auto",
-        tolerance: float = 1e-6,
-        topk: int = 64,
-        threshold: float = 1e-4,
-        dim: int = 256,
-        name: str = "diffusion",
-    ) -> None:
-        self._store(locals())
+    kind: str = "ppr"
+    neighbors: str = "both"
+    teleport: float = 0.15
+    heat_time: float = 3.0
+    normalization: str = "column"
+    self_loop: int = 0
+    scaling: str = "unit"
+    self_entry: bool = False
+    form: str = "auto"
+    tolerance: float = 1e-6
+    topk: int = 64
+    threshold: float = 1e-4
+    dim: int = 256
+    name: str = "diffusion"
 
     def _form(self, graph: Graph) -> str:
         return "dense" if 4 * graph.num_nodes**2 <= DENSE_LIMIT_BYTES else "sketch"
 
 
+@dataclass(repr=False, eq=False)
 class AddAdjacencyRows(_AddStatistic):
     """Add a node's row of the adjacency, as ``data.adjacency_rows``; reads no labels.
 
@@ -277,13 +259,11 @@ class AddAdjacencyRows(_AddStatistic):
         name: the name of the attribute.
     """
 
-    statistic = "adjacency"
-    fields: ClassVar = {"neighbors": "neighbors", "scaling": "adjacency_scaling"}
+    statistic: ClassVar = "adjacency"
 
-    def __init__(
-        self, neighbors: str = "both", scaling: str = "unit", name: str = "adjacency_rows"
-    ) -> None:
-        self._store(locals())
+    neighbors: str = "both"
+    scaling: str = "unit"
+    name: str = "adjacency_rows"
 
 
 def _num_nodes(data: Any) -> int:
@@ -295,15 +275,12 @@ def _num_nodes(data: Any) -> int:
 
 def _graph(data: Any, num_classes: int, *, needs_attributes: bool) -> Graph:
     """Return the graph of an object, without labels."""
-    x: Any = np.zeros((_num_nodes(data), 1), np.float32)
-    if needs_attributes:
-        if data.x is None:
-            raise GraphError(
-                "The PyG object has no attributes x, of which class means are means.", "Add them."
-            )
-        x = data.x
+    if needs_attributes and data.x is None:
+        raise GraphError(
+            "The PyG object has no attributes x, of which class means are means.", "Add them"
+        )
     return Graph(
-        x,
+        data.x if needs_attributes else np.zeros((_num_nodes(data), 1), np.float32),
         data.edge_index,
         edge_weight=getattr(data, "edge_weight", None),
         class_names=[str(number) for number in range(num_classes)],
@@ -312,41 +289,32 @@ def _graph(data: Any, num_classes: int, *, needs_attributes: bool) -> Graph:
 
 def _known_labels(data: Any, which: str, split: int | None) -> Array:
     """Return the readable labels, -1 elsewhere: (N,) int64."""
-    if which not in ("train", "true"):
-        return _whole_numbers(data, which)
-    labels = _whole_numbers(data, "y")
-    if which == "true":
-        return labels
-    mask = getattr(data, "train_mask", None)
-    if mask is None:
-        raise GraphError(
-            "The PyG object has no train_mask, so no label may be read.",
-            "Add it (RandomNodeSplit does), or name an attribute of pseudo labels with labels=.",
-        )
-    return np.where(_column(mask, _num_nodes(data), split), labels, -1)
-
-
-def _whole_numbers(data: Any, name: str) -> Array:
-    """Return the classes in an attribute (N,), checked as labels of a graph."""
+    name, num_nodes = which if which not in ("train", "true") else "y", _num_nodes(data)
     value = getattr(data, name, None)
     if value is None:
         raise GraphError(
             f"The PyG object has no attribute '{name}' to read labels from.",
-            "Add it, or choose another with labels=.",
+            "Add it, or choose another with labels=...",
         )
     shape = tuple(value.shape)
-    if shape not in ((_num_nodes(data),), (_num_nodes(data), 1)):
+    if shape not in ((num_nodes,), (num_nodes, 1)):
         raise GraphError(
-            f"'{name}' must hold one class for each of the {_num_nodes(data)} nodes (got shape "
-            f"{shape}).",
-            "Probabilities become classes by argmax(dim=-1).",
+            f"'{name}' must hold one class for each of the {num_nodes} nodes (got shape {shape}).",
+            "Make classes of probabilities by argmax(dim=-1)",
         )
-    blank = np.zeros((_num_nodes(data), 1), np.float32)
-    return Graph(blank, np.empty((2, 0), np.int64), value).y
+    blank = np.zeros((num_nodes, 1), np.float32)
+    labels = Graph(blank, np.empty((2, 0), np.int64), value).y  # checked as those of a graph
+    return labels if which != "train" else np.where(_train_nodes(data, split), labels, -1)
 
 
-def _column(mask: Tensor, num_nodes: int, split: int | None) -> Array:
+def _train_nodes(data: Any, split: int | None) -> Array:
     """Return the train nodes of one split: (N,)."""
+    mask, num_nodes = getattr(data, "train_mask", None), _num_nodes(data)
+    if mask is None:
+        raise GraphError(
+            "The PyG object has no train_mask, so no label may be read.",
+            "Add it (RandomNodeSplit does), or name an attribute of pseudo-labels with labels=...",
+        )
     array = mask.detach().cpu().numpy()
     if array.ndim == 1:
         array = array[:, None]
@@ -359,11 +327,10 @@ def _column(mask: Tensor, num_nodes: int, split: int | None) -> Array:
     if split is None and count == 1:
         split = 0
     if split is None or not 0 <= split < count:
-        got = "" if split is None else f" (got {split})"
         raise SettingError(
-            f"train_mask has {count} split{'s'[: count > 1]}: choose one with split=, counted "
-            f"from 0{got}.",
-            "Labels of one split's train nodes are test labels of another.",
+            f"The columns of train_mask are {count} splits, and train nodes of one are test nodes "
+            f"of another (got split={split}).",
+            f"Choose one with split=0 to {count - 1}",
         )
     return np.asarray(array[:, split])
 

@@ -58,6 +58,7 @@ OPTIONS = {
     "model": (["--model", "hpgm"], "Unknown model 'hpgm'. Did you mean 'hpgmn'?"),
     "setting": (["--set", "hiden_dim=3"], "Unknown setting 'hiden_dim'. Did you mean 'hidden_dim'"),
     "choice": (["--set", "class_weights=equal"], "Choose from: none, balanced."),
+    "no value": (["--set", "lr"], "(got 'lr'). Give a name and a value (--set lr=0.01)."),
     "metric": (
         ["--metric", "roc"],
         "Did you mean 'roc_auc'? Choose from: accuracy, balanced_accuracy, macro_f1, roc_auc, "

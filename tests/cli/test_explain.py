@@ -3,7 +3,6 @@
 import json
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from hpgmn.explain import explain_model, explain_node
@@ -76,11 +75,3 @@ def test_a_folder_that_is_no_run(hpgmn, tmp_path):
     answer = hpgmn("explain", tmp_path, "--node", "4")
     assert answer.code == 2
     assert "is not a finished run folder" in answer.err
-
-
-def test_probabilities_are_those_of_predict(hpgmn, trained):
-    hpgmn("predict", trained, "--out", "p.csv")
-    lines = Path("p.csv").read_text(encoding="utf-8").splitlines()
-    row = [float(word) for word in lines[5].replace('"', "").split(",")[3:]]
-    content = json.loads(hpgmn("explain", trained, "--node", "4", "--json").out)
-    np.testing.assert_allclose(list(content["probabilities"].values()), row, atol=1e-6)

@@ -126,7 +126,7 @@ def test_dead_workers_are_reported(tune, monkeypatch, timeout):
         (["--trials", 2, "--metric", "f1"], "Unknown metric 'f1'"),
         (["--trials", 2, "--protocol", "x"], "Unknown protocol 'x'"),
         (["--trials", 2, "--device", "gpu"], "Unknown device 'gpu'"),
-        (["--trials", 2, "--set", "lr"], "--set takes key=value"),
+        (["--trials", 2, "--set", "lr"], "Give a name and a value (--set lr=0.01)"),
         ([], "Missing option '--trials'"),
     ],
 )

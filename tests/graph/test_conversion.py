@@ -70,7 +70,6 @@ def test_pyg_object_and_back_is_the_same_graph(is_sparse):
     back = Graph.from_pyg(graph.to_pyg(), name="graph")
     assert back.fingerprint == graph.fingerprint
     assert back.y.tolist() == [0, 1, 0]
-    assert back.splits is not None
     np.testing.assert_array_equal(back.splits.val, splits.val)
 
 

@@ -12,7 +12,6 @@ import urllib.request
 import warnings
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -84,7 +83,7 @@ def small_dataset(num_edges=4, **how):
 @pytest.fixture
 def fake_pyg(monkeypatch):
     """A ``torch_geometric.datasets`` with one class; returns the calls it gets."""
-    calls: list[tuple[str, dict[str, Any]]] = []
+    calls = []
 
     class Fake:
         def __init__(self, root, **arguments):
@@ -104,7 +103,7 @@ def fake_pyg(monkeypatch):
             return small_data(**ten)
 
     module = ModuleType("torch_geometric.datasets")
-    module.Fake = Fake  # type: ignore[attr-defined]
+    module.Fake = Fake
     monkeypatch.setitem(sys.modules, "torch_geometric.datasets", module)
     return calls
 
@@ -177,7 +176,7 @@ def test_a_changed_source_is_noticed(tmp_path, monkeypatch, capsys, changes):
         (TimeoutError("timed out"), 3),
         (ConnectionResetError("reset"), 3),
         (type("ClientConnectorError", (OSError,), {})("Cannot connect"), 3),
-        (urllib.error.HTTPError("http://x", 404, "Not Found", None, None), 1),  # type: ignore[arg-type]
+        (urllib.error.HTTPError("http://x", 404, "Not Found", None, None), 1),
         (GraphError("x holds nan"), 1),
         (RuntimeError("two\nlines"), 1),
     ],
@@ -205,9 +204,7 @@ def test_finished_file_is_kept_in_the_cache(cache, tmp_path, child_program):
     assert [path.name for path in cache.iterdir()] == ["texas.npz"]
 
 
-@pytest.mark.parametrize(
-    "changes", [{"nodes": 182}, {"edges": 324}, {"features": 1702}, {"classes": 4}, {"classes": 6}]
-)
+@pytest.mark.parametrize("changes", [{"nodes": 182}, {"classes": 6}])
 def test_a_child_that_hands_over_another_graph_is_not_believed(
     cache, tmp_path, child_program, changes
 ):
@@ -348,7 +345,7 @@ def network(monkeypatch):
 
     monkeypatch.setattr(urllib.request, "urlopen", urllib.request.urlopen)  # as before afterwards
     monkeypatch.setattr(fsspec.config, "conf", {})
-    said: dict[str, Any] = {"asked": [], "contexts": []}
+    said = {"asked": [], "contexts": []}
 
     def https_open(handler, request):
         said["asked"].append(request.full_url)

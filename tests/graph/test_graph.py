@@ -66,17 +66,6 @@ def test_counts_of_edges_and_isolated_nodes_match_the_dense_reference(case):
     assert graph.isolated_nodes.tolist() == np.flatnonzero(~(out | out.T).any(axis=0)).tolist()
 
 
-@given(edge_lists(), st.randoms(use_true_random=False))
-def test_order_of_edges_does_not_matter(case, random):
-    num_nodes, edges, weighted, directed = case
-    shuffled = random.sample(edges, len(edges))
-    one = make_graph(num_nodes, edges, weighted, directed)
-    two = make_graph(num_nodes, shuffled, weighted, directed)
-    np.testing.assert_array_equal(
-        one.adjacency("undirected").toarray(), two.adjacency("undirected").toarray()
-    )
-
-
 @given(st.integers(1, 4), st.lists(st.tuples(st.integers(-3, 6), st.integers(-3, 6)), max_size=6))
 def test_edges_are_refused_exactly_when_a_node_is_absent(num_nodes, edges):
     ends = np.array(edges, np.int64).reshape(-1, 2).T
@@ -114,7 +103,6 @@ def test_names_of_an_array_are_as_wide_as_the_longest():
     """So that equal graphs have equal fingerprints, however their names came."""
     names = np.array(["a", "bbb", "ü"], "U40")
     graph = Graph(X, EDGES, node_ids=names)
-    assert graph.node_ids is not None
     assert graph.node_ids.dtype == "U3"
     assert graph.fingerprint == Graph(X, EDGES, node_ids=list(names)).fingerprint
     with pytest.raises(GraphError, match="'a' repeats"):
@@ -166,7 +154,6 @@ def test_torch_tensors_are_accepted():
 def test_one_split_may_be_given_as_a_vector(field):
     masks = {"train_mask": [True, False, False], field: [False, True, False]}
     graph = Graph(X, EDGES, [0, 1, 0], **masks)
-    assert graph.splits is not None
     assert getattr(graph.splits, field.removesuffix("_mask"))[:, 0].tolist() == masks[field]
     assert len(graph.splits) == 1
 
@@ -178,7 +165,6 @@ def three_splits():
 
 def test_splits_are_a_sequence():
     graph = three_splits()
-    assert graph.splits is not None
     assert [split.train.tolist().index(True) for split in graph.splits] == [0, 2, 1]
     assert graph.split(1).val.tolist() == [True, False, False]
     later = graph.splits[1:]
@@ -195,7 +181,6 @@ def test_an_absent_split_is_refused_with_those_that_exist():
         graph.split(3)
     with pytest.raises(GraphError, match=r"has splits 0 to 2 \(got -1\)"):
         graph.split(-1)
-    assert graph.splits is not None
     with pytest.raises(GraphError, match=r"has only split 0 \(got 1\)"):
         graph.with_splits(graph.splits[:1]).split(1)
     with pytest.raises(GraphError, match=r"has no splits"):
@@ -204,9 +189,7 @@ def test_an_absent_split_is_refused_with_those_that_exist():
 
 def test_with_splits_leaves_the_graph_alone_and_checks():
     graph = three_splits()
-    assert graph.splits is not None
     twin = graph.with_splits(graph.splits[:1])
-    assert twin.splits is not None
     assert (len(twin.splits), len(graph.splits)) == (1, 3)
     assert twin.x is graph.x
     everything = np.ones((3, 1), bool)
@@ -222,24 +205,15 @@ def test_alternative_splits_are_checked_and_brought_to_one_form():
         Graph(X, EDGES, [0, 1, -1], alternative_splits={"other": Splits(train, val, test)})
 
 
-REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+REFUSED = {
     "text attributes": ({"x": [["a"], ["b"], ["c"]]}, r"x must be numbers \(got values of type <U"),
     "ragged attributes": ({"x": [[1.0], [1.0, 2.0], [3.0]]}, "some rows differ in length"),
     "flat attributes": ({"x": [1.0, 2.0, 3.0]}, r"two dimensions.*\(got shape \(3,\)\)"),
     "no attributes": ({"x": np.ones((3, 0))}, r"both at least 1 \(got shape \(3, 0\)\)"),
     "no sparse attributes": ({"x": sp.csr_array((3, 0))}, r"both at least 1 \(got shape \(3, 0\)"),
     "complex sparse attributes": ({"x": sp.csr_array(np.eye(3) * 1j)}, "x must be numbers"),
-    "missing attribute": (
-        {"x": [[1.0, 0.0], [0.0, np.nan], [3.0, 4.0]]},
-        "x holds nan at node 1, attribute 1.",
-    ),
-    "infinite attribute": ({"x": [[np.inf], [1.0], [1.0]]}, "x holds inf at node 0, attribute 0"),
     "attribute too large": ({"x": [[1.0], [1e300], [1.0]]}, "x holds inf at node 1"),
     "sparse attribute too large": ({"x": sp.csr_array(np.eye(3) * 1e300)}, "x holds inf at node 0"),
-    "x of wrong length": (
-        {"x": X[:2], "edge_index": [[0], [1]]},
-        r"one label per node, 2 \(got 3\)",
-    ),
     "edge to an absent node": (
         {"edge_index": [[0, 1, 5], [1, 3, 0]]},
         r"Edge 1 runs from 1 to 3 \(and 1 more like it\), but nodes are numbered 0 to 2",
@@ -259,7 +233,6 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "infinite weight": ({"edge_weight": [1, 1, 1e300, 1]}, r"\(got inf at edge 2\)"),
     "mask of numbers": ({"train_mask": [0.5, 1, 0]}, "train_mask must be true or false"),
     "list of nodes as mask": ({"train_mask": [0, 2, 5]}, "train_mask must be true or false"),
-    "ragged mask": ({"train_mask": [[True], [True, False], [False]]}, "rows differ in length"),
     "short mask": ({"train_mask": [True, False]}, r"3 rows, one per node \(got shape \(2, 1\)\)"),
     "mask without train": ({"test_mask": [True, False, False]}, "Pass it too"),
     "different numbers of splits": (
@@ -342,9 +315,9 @@ def test_fingerprint_is_the_hash_it_has_always_been():
 
 
 def test_fingerprint_is_the_same_for_equal_graphs_only():
-    base: dict[str, Any] = {"x": X, "edge_index": EDGES, "y": [0, 1, 0]}
+    base = {"x": X, "edge_index": EDGES, "y": [0, 1, 0]}
     wide = sp.csr_array(np.hstack([X, np.zeros((3, 1))]))
-    others: list[dict[str, Any]] = [
+    others = [
         {"x": np.array(X) + 1},
         {"x": sp.csr_array(X)},
         {"x": wide},  # the entries of the one before, with an empty column more

@@ -165,7 +165,6 @@ def circle_of(num_classes):
 @pytest.mark.parametrize("fractions", [(0.48, 0.32, 0.2), (0.1, 0.3, 0.6)])
 def test_splits_are_stratified(fractions):
     graph, _ = trading_network(fractions=fractions)
-    assert graph.splits is not None
     assert len(graph.splits) == 10
     for split in graph.splits:
         for part, share in zip((split.train, split.val, split.test), fractions, strict=True):
@@ -203,7 +202,6 @@ def test_the_seed_decides_everything():
 def test_graphs_of_known_seeds_keep_their_bits(settings, digest, best_accuracy):
     """Records name a graph by its parameters alone. (x passes through LAPACK: bits may differ.)"""
     graph, best = trading_network(**settings)
-    assert graph.splits is not None
     masks = (getattr(graph.splits, part) for part in ("train", "val", "test"))
     found = hashlib.sha256()
     for array in (graph.edge_index, graph.y, *masks):

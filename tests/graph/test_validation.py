@@ -21,15 +21,13 @@ def test_numbers_of_half_precision_are_read():
 
 
 def test_names_of_a_tensor_are_its_numbers():
-    found = validation.names("node_ids", torch.tensor([7, 3]), 2)  # type: ignore[arg-type]
-    assert found is not None
+    found = validation.names("node_ids", torch.tensor([7, 3]), 2)
     assert found.tolist() == ["7", "3"]
 
 
 def test_names_may_be_views_that_have_an_order():
     network = networkx.Graph([("b", "a")])
     graph = Graph(X, EDGES, [1, 0], node_ids=network.nodes(), class_names={"x": 0, "y": 1}.keys())
-    assert graph.node_ids is not None
     assert graph.node_ids.tolist() == ["b", "a"]
     assert graph.class_names == ("x", "y")
 
@@ -46,14 +44,12 @@ def test_a_name_that_no_file_can_hold_is_spelt_out():
         ({"name": None}, r"name must be text \(got NoneType\)"),
         ({"node_ids": "ab"}, r"node_ids must be a list of names \(got str\)"),
         ({"node_ids": {"a", "b"}}, r"node_ids must be a list of names \(got set\)"),
-        ({"node_ids": frozenset("ab")}, r"node_ids must be a list of names \(got frozenset\)"),
         ({"node_ids": {"a": 0, "b": 1}}, r"node_ids must be a list of names \(got dict\)"),
         ({"node_ids": np.zeros((2, 1))}, r"node_ids must be a list of names \(got shape \(2, 1\)"),
         ({"node_ids": ["a", "a\0"]}, "node_ids holds a NUL character in name 1. Remove it"),
         ({"node_ids": ["é", "\ud800"]}, "holds an invalid character in name 1"),
         ({"node_ids": np.array(["ab", "c\ud800"])}, "holds an invalid character in name 1"),
         ({"class_names": 5}, r"class_names must be a list of names \(got int\)"),
-        ({"y": [0, 1], "class_names": ["a"]}, "class_names must name every class: it has 1 names"),
         ({"y": np.ma.masked_array([0, 1], [False, True])}, "Masked arrays hold missing values"),
         ({"y": object()}, r"y must be numbers \(got object\)"),
         ({"y": torch.zeros(2, dtype=torch.float8_e4m3fn)}, r"y must be numbers \(got Tensor\)"),
@@ -69,7 +65,7 @@ def test_what_is_no_input_is_refused(given, message):
 
 def test_truth_in_any_form():
     for value in (False, 0, np.False_, np.zeros(1, bool), np.array(0)):
-        assert Graph(X, EDGES, directed=value).directed is False  # type: ignore[arg-type]
+        assert Graph(X, EDGES, directed=value).directed is False
     mask = np.array([[True], [False]])
     family = {"geom": Splits(mask, mask[::-1], mask & False)}
     assert Graph(X, EDGES, [0, 1], alternative_splits=family).alternative_splits["geom"]

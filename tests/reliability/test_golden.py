@@ -5,6 +5,8 @@ CHANGELOG.md under "Numbers", and writes them anew with
 
     PYTHONPATH=src OMP_NUM_THREADS=1 python tests/reliability/test_golden.py
 
+Names of models after it write the numbers of these alone: ``test_golden.py gat``.
+
 Whole numbers and hashes are compared exactly, floats to one part in a million: another kind of
 processor adds in another order. Losses have a part in a hundred thousand, because Adam's first
 steps divide gradients by their own size.
@@ -13,6 +15,7 @@ steps divide gradients by their own size.
 import dataclasses
 import hashlib
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -188,4 +191,7 @@ def test_nothing_is_kept_that_is_gone():
 
 
 if __name__ == "__main__":
-    FILE.write_text(json.dumps(numbers(), indent=1) + "\n", encoding="utf-8")
+    content = golden() if sys.argv[1:] else numbers()
+    stored = content["models"] | {name: of_model(name) for name in sys.argv[1:]}
+    content["models"] = {name: stored[name] for name in MODELS if name in stored}
+    FILE.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")

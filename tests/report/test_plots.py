@@ -179,11 +179,6 @@ def test_confusion_matrix_copes_with_a_class_without_test_nodes():
     assert "error" not in label(svg)
 
 
-def test_confusion_matrix_without_nodes_says_so():
-    svg = plots.confusion_matrix(np.zeros((2, 2), int), ["cat", "dog"], "m")
-    assert "no labelled test node" in label(svg)
-
-
 def test_matrix_of_many_classes_shows_colours_only():
     assert "c11" in words(plots.confusion_matrix(confusion(12), names(12), "m"))
     svg = plots.confusion_matrix(1000 + confusion(13), names(13), "m")
@@ -237,11 +232,6 @@ def test_one_dot_is_drawn_for_each_run():
     fewer = plots.run_scores(np.where(scores == 0.9, np.nan, scores), [0, 4], "accuracy", "r")
     dots = [picture.count(f"fill: {plots.TRAINING}") for picture in (svg, fewer)]
     assert dots[0] - dots[1] == 1
-
-
-def test_scores_of_one_run_or_none_are_drawn():
-    assert "only run: 50.0%" in label(plots.run_scores(np.array([[0.5]]), [0], "accuracy", "r"))
-    assert "no score" in label(plots.run_scores(np.array([[np.nan]]), [0], "accuracy", "r"))
 
 
 def test_split_labels_are_thinned_where_there_are_very_many():

@@ -1,5 +1,7 @@
 """Edges to unknown nodes: the remedy depends on the names."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 
@@ -8,10 +10,7 @@ from hpgmn.graph import Graph
 from hpgmn.graph.conversion import read_graph_tables
 from hpgmn.tables.columns import Columns, open_tables
 
-
-def read_tables(tables, **options):
-    graph: Graph = read_graph_tables(Graph, tables, **options)
-    return graph
+read_tables = partial(read_graph_tables, Graph)
 
 
 @pytest.mark.parametrize(
@@ -40,7 +39,6 @@ def test_the_remedy_depends_on_the_unknown_names(write_tables, nodes, ends, acti
     with pytest.raises(GraphError, match=r"\(2 such edges in all\)") as caught:
         read_tables(open_tables(folder, prepare=True))
     remedy = caught.value.remedy
-    assert remedy is not None
     assert action in remedy.action
     assert remedy.value == id_column
     assert remedy.alternatives[-1].option == "drop_unknown_edges"
@@ -54,7 +52,7 @@ def test_a_single_unknown_name_is_not_explained(write_tables):
 
 def test_the_explanation_is_a_warning_if_edges_are_left_out(write_tables, caplog):
     folder = write_tables("csv", edges={"source": ["A", "B"], "target": ["b", "C"]})
-    lines: list[str] = []
+    lines = []
     read_tables(open_tables(folder, Columns(drop_unknown_edges=True)), log=lines.append)
     assert lines[-1].endswith("; left out.")
     assert "'A' in edges.csv is 'a' in nodes.csv" in caplog.text

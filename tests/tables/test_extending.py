@@ -38,7 +38,6 @@ def test_the_whole_is_what_whole_tables_give():
     )
     assert tomorrow.name == "tomorrow"
     assert tomorrow.fingerprint == whole.fingerprint
-    assert tomorrow.node_ids is not None
     assert tomorrow.node_ids.tolist() == ["7", "8", "9", "10", "11", "12"]
     assert tomorrow.y.tolist() == whole.y.tolist() == [1, 0, 1, 0, -1, -1]
     assert tomorrow.class_names == ("bad", "good")
@@ -63,7 +62,6 @@ def test_weights_and_direction_are_those_of_the_graph():
     new = changed(NEW_EDGES, weight=[5.0, 6.0, 7.0])
     tomorrow = from_tables(NEW, new, onto=weighted)
     assert not tomorrow.directed
-    assert tomorrow.edge_weight is not None
     assert tomorrow.edge_weight.tolist() == [1, 2, 3, 4, 5, 6, 7]
     plain = from_tables(NEW, new, onto=from_tables(TODAY, EDGES))
     assert plain.directed
@@ -104,7 +102,6 @@ def test_no_label_at_all_is_unknown():
     grown = from_tables(new, {"source": ["long name"], "target": ["a"]}, onto=today)
     assert grown.y.tolist() == [0, 1, -1]
     assert grown.class_names == ("0", "1")
-    assert grown.node_ids is not None
     assert grown.node_ids.tolist() == ["a", "b", "long name"]
     assert grown.edge_index.tolist() == [[0, 2], [1, 0]]
 
@@ -152,7 +149,7 @@ def test_edges_to_an_earlier_graph_name_the_way_to_add(ending, tmp_path, write_t
     today = from_tables(TODAY, EDGES)
     for name, table in (("nodes", NEW), ("edges", changed(NEW_EDGES, target=[8, 12, 99]))):
         write_table(tmp_path / f"{name}.{ending}", table)
-    options: dict[str, Any] = {"preparation": today.preparation}
+    options = {"preparation": today.preparation}
     with pytest.raises(HPGMNError, match="trained on 2 of the unknown nodes") as caught:
         load(tmp_path, **options, earlier_ids=today.node_ids)
     assert "(--add), or leave out such edges" in caught.value.render(cli=True)

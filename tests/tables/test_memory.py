@@ -2,6 +2,7 @@
 
 import math
 import sys
+from functools import partial
 from xml.sax.saxutils import escape
 
 import numpy as np
@@ -14,10 +15,7 @@ from hpgmn.tables.columns import Columns, open_tables
 from hpgmn.tables.memory import read_networkx
 from hpgmn.tables.sources import TEXT
 
-
-def read_tables(tables, **options):
-    graph: Graph = read_graph_tables(Graph, tables, **options)
-    return graph
+read_tables = partial(read_graph_tables, Graph)
 
 
 KEYS = """
@@ -57,11 +55,9 @@ def test_nodes_edges_and_defaults_are_read(tmp_path):
     assert tables.ignored() == ("g.graphml (edges): ignored: 'id'.", "")
     graph = read_tables(tables)
     assert graph.x.tolist() == [[1, 1], [3.5, 0], [2, 0]]
-    assert graph.node_ids is not None
     assert graph.node_ids.tolist() == ["n0", "ü", "n2"]
     assert graph.y.tolist() == [1, 0, -1]
     assert graph.class_names == ("blue", "red")
-    assert graph.edge_weight is not None
     found = sorted(zip(*graph.edge_index.tolist(), graph.edge_weight.tolist(), strict=True))
     assert found == [(0, 1, 2.0), (2, 1, 0.5)]
 
@@ -132,7 +128,6 @@ def test_words_that_look_like_nothing_are_words(tmp_path):
     nodes = "".join(f'<node id="{escape(name)}"/>' for name in names)
     edges = '<edge source="nan" target="None"/>'
     graph = read_tables(open_tables(graphml(tmp_path / "g.graphml", nodes=nodes, edges=edges)))
-    assert graph.node_ids is not None
     assert graph.node_ids.tolist() == names
     assert graph.edge_index.tolist() == [[0], [1]]
 
@@ -143,6 +138,6 @@ def test_missing_values_among_others_are_missing():
     values = [None, math.nan, np.float32("nan"), pd.NaT, pd.NA, np.timedelta64("NaT")]
     for name, value in enumerate([*values, "nan", "None", 3, 2.5]):
         network.add_node(name, mixed=value)
-    (nodes, _, _, _), _ = read_networkx(network)
+    nodes = read_networkx(network).nodes
     mixed = next(nodes.batches({"mixed": TEXT})).column(0).to_pylist()
     assert mixed == [None] * len(values) + ["nan", "None", "3", "2.5"]

@@ -1,8 +1,6 @@
 """Preparations: fitted once, stored as plain values, applied to later tables."""
 
 import json
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -14,7 +12,7 @@ from hpgmn.tables.sources import MemoryTable, open_table
 
 
 def memory_table(columns):
-    return MemoryTable(Path("nodes"), pa.table(columns), "nodes")
+    return MemoryTable(pa.table(columns), "nodes")
 
 
 class Fitted:
@@ -123,7 +121,7 @@ def test_what_does_not_vary_or_cannot_be_read_is_left_out(caplog):
 
 def test_the_order_of_rows_does_not_matter():
     random = np.random.default_rng(0)
-    columns: dict[str, list[Any]] = {
+    columns = {
         "number": random.normal(1e6, 1, 101).tolist(),
         "word": random.choice(["a", "b", ""], 101).tolist(),
     }

@@ -6,6 +6,7 @@ import logging
 import re
 from collections.abc import Callable
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,13 +25,10 @@ from hpgmn.tables import reading, sources
 from hpgmn.tables.column_types import Degree
 from hpgmn.tables.columns import Columns, open_tables
 from hpgmn.tables.preparation import Preparation
-from hpgmn.tables.reading import EncodedWords, log_degrees, similar_names
+from hpgmn.tables.reading import EncodedWords, similar_names
 from hpgmn.tables.sources import canonical
 
-
-def read_tables(tables, **options):
-    graph: Graph = read_graph_tables(Graph, tables, **options)
-    return graph
+read_tables = partial(read_graph_tables, Graph)
 
 
 WriteTables = Callable[..., Path]
@@ -68,7 +66,7 @@ def rows_of(path):
 
 def slow_reading(nodes, edges):
     """The graph's arrays in the most obvious way: one row after the other."""
-    place: dict[str, int] = {}
+    place = {}
     x, labels, splits = [], [], []
     for row in rows_of(nodes):
         place[str(row.pop("id"))] = len(place)
@@ -98,7 +96,6 @@ def assert_read_slowly(graph, expected):
     np.testing.assert_array_equal(graph.edge_index, expected["edge_index"])
     assert graph.y.tolist() == expected["y"]
     assert graph.class_names == expected["class_names"]
-    assert graph.node_ids is not None
     assert graph.node_ids.tolist() == expected["node_ids"]
     if graph.edge_weight is not None:
         np.testing.assert_array_equal(graph.edge_weight, expected["weights"])
@@ -122,11 +119,8 @@ def test_tables_become_the_graph(write_tables, ending, is_small):
     assert graph.edge_index.tolist() == [[0, 1, 1, 2], [1, 2, 2, 2]]
     assert graph.y.tolist() == [1, -1, 0, 1]
     assert graph.class_names == ("blue", "red")
-    assert graph.node_ids is not None
     assert graph.node_ids.tolist() == ["a", "b", "c", "d"]
-    assert graph.feature_names is not None
     assert graph.feature_names.tolist() == ["age", "rich"]
-    assert graph.splits is not None
     assert graph.splits.train.tolist() == [[True], [False], [False], [False]]
     assert graph.splits.val.tolist() == [[False], [False], [True], [False]]
     assert graph.splits.test.tolist() == [[False], [False], [False], [True]]
@@ -206,7 +200,6 @@ def test_ids_of_any_type_are_found(tmp_path, case, is_text):
     edges = pa.table({"src": ends, "dst": pa.array(ends.to_pylist()[::-1], plain_type(ends))})
     pq.write_table(edges, tmp_path / "edges.parquet")
     graph = read(tmp_path)
-    assert graph.node_ids is not None
     assert graph.node_ids.tolist() == words
     assert graph.edge_index.tolist() == [list(range(count)), list(range(count))[::-1]]
 
@@ -259,7 +252,6 @@ def test_truth_is_a_number_in_text_too(write_tables):
 def test_words_of_a_split_may_be_spelt_differently(write_tables, ending):
     words = ["Training", " valid ", "TEST", None]
     graph = read(write_tables(ending, {"split": words, "label": ["a", "b", "a", "b"]}))
-    assert graph.splits is not None
     masks = [getattr(graph.splits, part)[:, 0].tolist() for part in ("train", "val", "test")]
     assert masks == np.eye(4, dtype=bool)[:3].tolist()
 
@@ -280,7 +272,6 @@ def test_tables_of_two_kinds_go_together(write_tables, write_table):
 def test_ids_in_a_csv_file_stay_as_they_are_written(write_tables):
     ids = ["007", "7", "1e3", "1000"]
     graph = read(write_tables("csv", {"id": ids}, {"source": ids, "target": ids[::-1]}))
-    assert graph.node_ids is not None
     assert graph.node_ids.tolist() == ids
     assert graph.edge_index.tolist() == [[0, 1, 2, 3], [3, 2, 1, 0]]
 
@@ -293,7 +284,7 @@ def test_a_value_may_hold_a_line_end(write_tables):
 
 
 def test_progress_reports_each_step_to_its_end(write_tables):
-    steps: dict[str, list[tuple[int, int | None]]] = {}
+    steps = {}
     with small_batches():
         tables = open_tables(
             write_tables("csv", edges={"source": ["a"] * 20, "target": ["b"] * 20})
@@ -344,12 +335,6 @@ REFUSED: dict[str, tuple[dict[str, Any], dict[str, Any], str, Any]] = {
         "column 'age' has 2 missing numbers, the first in row 2*, and in 1 other column",
         DROP_AGE,
     ),
-    "one missing number": (
-        {"age": [1.0, 1.0, 1.0, NAN]},
-        {},
-        "column 'age' has 1 missing number, the first in row 4*",
-        DROP_AGE,
-    ),
     "only missing numbers": (
         {"age": [None] * 4},
         {},
@@ -392,12 +377,6 @@ REFUSED: dict[str, tuple[dict[str, Any], dict[str, Any], str, Any]] = {
         "edges.*: row 2* has the target 'z', not an id in nodes.* (2 such edges in all)",
         SKIP_EDGES,
     ),
-    "unknown source and target": (
-        {},
-        {"source": ["a", "a", "a", "A"], "target": ["b", "b", "b", "z"]},
-        "edges.*: row 4* has the source 'A', not an id in nodes.*",
-        SKIP_EDGES,
-    ),
     "empty target": (
         {},
         {"target": ["b", "c", None, "c"]},
@@ -410,7 +389,6 @@ REFUSED: dict[str, tuple[dict[str, Any], dict[str, Any], str, Any]] = {
         "edges.*: row 2* has no weight (2 such edges in all); weights must be finite",
         NO_WEIGHT,
     ),
-    "weight of zero": ({}, {"weight": [1, 2, 3, 0]}, "edges.*: row 4* has weight 0", NO_WEIGHT),
     "negative and infinite weight": (
         {},
         {"weight": [0.5, 0.5, -2.5, INF]},
@@ -436,7 +414,6 @@ def test_errors_name_the_first_row_the_count_and_the_remedy(write_tables, case, 
     with small_batches(is_small), pytest.raises(GraphError) as caught:
         read(folder)
     assert fact in caught.value.message
-    assert caught.value.remedy is not None
     if remedy is not None:
         last = caught.value.remedy.alternatives[-1]
         assert (last.option, last.value) == remedy
@@ -491,11 +468,9 @@ def prepared(folder, columns=None, **options):
 def test_prepared_columns_keep_their_roles(write_tables):
     folder = write_tables("csv", {"city": ["x", "y", "", "x"]})
     graph = prepared(folder)
-    assert graph.feature_names is not None
     assert graph.feature_names.tolist() == ["age", "rich", "city=x", "city=y", "city is missing"]
     assert graph.x[:, 1:].tolist() == [[1, 1, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1], [1, 1, 0, 0]]
     assert graph.split(0).val.tolist() == [False, False, True, False]
-    assert graph.preparation is not None
     assert graph.preparation["class_names"] == ["blue", "red"]
     assert graph.preparation["roles"]["split"] == "split"
 
@@ -511,7 +486,7 @@ def test_later_nodes_have_the_columns_and_classes_of_the_first(write_tables, end
         "new": [1, 2, 3, 4],
         "age": [-3.25, 4.0, 1.5, 2.0],
     }
-    lines: list[str] = []
+    lines = []
     folder = write_tables(ending, nodes, folder="later")
     fitted = Preparation.from_dict(first.preparation)
     later = read_tables(open_tables(folder, prepare=True, preparation=fitted), log=lines.append)
@@ -534,12 +509,10 @@ def test_splits_may_come_from_a_column(write_tables):
         | {"label": ["x", "y", "x", "y", "x", ""], "day": [5, 4, 3, 2, 1, 0]},
     )
     graph = prepared(folder, Columns(split_by=("time", "day")))
-    assert graph.feature_names is not None
     assert "day" not in graph.feature_names
     assert graph.split(0).train.tolist() == [False, False, True, True, True, False]
     assert graph.split(0).test.tolist() == [True, False, False, False, False, False]
     groups = prepared(folder, Columns(split_by=("group", "day")))
-    assert groups.splits is not None
     assert len(groups.splits) == 10
 
 
@@ -547,12 +520,11 @@ def test_splits_may_come_from_a_column(write_tables):
 def test_edges_to_unknown_nodes_may_be_left_out(write_tables, weights):
     edges = {"source": ["a", "b", "q", "c"], "target": ["b", "z", "a", "a"], "weight": weights}
     folder = write_tables("csv", edges=edges)
-    lines: list[str] = []
+    lines = []
     tables = open_tables(folder, Columns(drop_unknown_edges=True))
     graph = read_tables(tables, log=lines.append)
     assert graph.edge_index.tolist() == [[0, 2], [1, 0]]
     if weights is not None:  # the weight of an edge that is left out does not matter
-        assert graph.edge_weight is not None
         assert graph.edge_weight.tolist() == [1, 3]
     assert "row 2 below the header has the target 'z'" in lines[-1]
     assert "(2 such edges in all); left out." in lines[-1]
@@ -562,7 +534,6 @@ def test_labels_that_cannot_be_learned_are_refused(write_tables):
     one = write_tables("csv", {"label": ["x", "", "x", "x"], "split": None})
     with pytest.raises(GraphError, match="column 'label' has a single value, 'x'") as caught:
         prepared(one)
-    assert caught.value.remedy is not None
     assert caught.value.remedy.option == "label"
     assert read(one).num_classes == 1
     count = 404
@@ -589,11 +560,6 @@ def test_labels_that_cannot_be_learned_are_refused(write_tables):
 BARE = {"age": None, "rich": None}
 
 
-def test_every_edge_counts_at_both_ends():
-    edges = np.array([[0, 1, 2, 2], [1, 0, 2, 0]])
-    assert log_degrees(edges, 4).tolist() == np.log([1 + 3, 1 + 2, 1 + 3, 1]).tolist()
-
-
 def test_degrees_that_are_all_the_same_become_zero():
     column = Degree.of(np.full(3, 2.5))
     assert column.attributes(np.full(3, 2.5)).tolist() == [[0], [0], [0]]
@@ -601,7 +567,6 @@ def test_degrees_that_are_all_the_same_become_zero():
 
 def test_later_tables_are_scaled_as_the_first(write_tables):
     first = read_tables(open_tables(write_tables("csv", BARE), prepare=True))
-    assert first.preparation is not None
     kept = Preparation.from_dict(json.loads(json.dumps(first.preparation)))
     edges = {"source": ["a", "a", "a"], "target": ["b", "c", "d"]}
     folder = write_tables("csv", {"id": list("abcd"), **BARE}, edges, folder="later")
@@ -614,7 +579,6 @@ def test_later_tables_are_scaled_as_the_first(write_tables):
 def test_columns_that_cannot_be_used_are_as_good_as_none(write_tables):
     folder = write_tables("csv", BARE | {"planet": ["earth"] * 4})
     graph = read_tables(open_tables(folder, prepare=True))
-    assert graph.feature_names is not None
     assert graph.feature_names.tolist() == ["degree"]
 
 
@@ -629,14 +593,7 @@ def classes(words, known=()):
     found = EncodedWords()
     found.add(pa.array(words, pa.string()))
     y, names = found.classes(known)
-    assert y is not None
-    assert names is not None
     return y.tolist(), names
-
-
-def test_names_stay_as_they_are_written():
-    assert classes(["1.0", "0.0", None, "10.0"]) == ([1, 0, -1, 2], ["0.0", "1.0", "10.0"])
-    assert classes(["007", "08"]) == ([0, 1], ["007", "08"])
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Text and tables in Markdown, LaTeX and HTML.
+"""Text and tables in Markdown, LaTeX and HTML, and figures.
 
 The source is plain text with two marks: ``**bold**`` and code between backticks. Everything else is
 escaped. Tables are pandas frames of such texts; the first column heads the rows.
@@ -7,14 +7,20 @@ escaped. Tables are pandas frames of such texts; the first column heads the rows
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import jinja2
 import pandas as pd
 
+from hpgmn.base.files import atomic_write
+
 if TYPE_CHECKING:
     from markupsafe import Markup
+    from matplotlib.figure import Figure
 
 _CODE = re.compile(r"(`[^`\\]+`)")
 _BOLD = re.compile(r"\*\*(.+?)\*\*")
@@ -88,6 +94,25 @@ def frame(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> pd.DataFrame:
     return pd.DataFrame([list(row) for row in rows], columns=list(header), dtype=object)
 
 
+def print_table(title: str, frame: pd.DataFrame) -> None:
+    """Print a frame of texts on the terminal, without marks of bold; wide cells wrap."""
+    from rich.table import Column, Table
+
+    from hpgmn.cli.console import out
+
+    columns = (
+        Column(name, justify="right" if number else "left", overflow="fold")
+        for number, name in enumerate(frame.columns)
+    )
+    table = Table(
+        *columns, title=title or None, title_justify="left", box=None, padding=(0, 2, 0, 0)
+    )
+    for row in frame.itertuples(index=False):
+        table.add_row(*(cell.replace("**", "") for cell in row))
+    out.print(table)
+    out.print()
+
+
 def render(template: str, **values: Any) -> str:
     """Render a template of the package; ``.html.j2`` with automatic escaping."""
     environment = _environment(is_latex=template.endswith(".tex.j2"))
@@ -109,3 +134,39 @@ def _environment(is_latex: bool) -> jinja2.Environment:
     )
     environment.filters |= {"md": markdown, "md_table": markdown_table, "tex": latex, "html": html}
     return environment
+
+
+# Figures: the same numbers give the same bytes, whatever the user's style.
+
+NO_METADATA = dict.fromkeys(("Creator", "Date", "Format", "Type"))
+_STYLE: dict[Any, Any] = {
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "legend.frameon": False,
+    "legend.fontsize": 8.5,
+    "svg.fonttype": "none",
+    "svg.hashsalt": "hpgmn",
+}
+
+
+@contextmanager
+def styled_figure(width: float, height: float, style: Mapping[Any, Any]) -> Iterator[Figure]:
+    """Yield a figure of a size in inches; save it inside the ``with``, where its style applies."""
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    with matplotlib.rc_context(), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph .* missing from")
+        matplotlib.rcdefaults()
+        matplotlib.rcParams.update(_STYLE | dict(style))
+        yield Figure(figsize=(width, height), layout="constrained")
+
+
+def save_figure(figure: Figure, path: Path, dpi: int) -> list[Path]:
+    """Write a figure as PNG and SVG next to ``path``, atomically."""
+    files = [path.with_suffix(".png"), path.with_suffix(".svg")]
+    with atomic_write(files[0]) as draft:
+        figure.savefig(draft, dpi=dpi, metadata={"Software": None})
+    with atomic_write(files[1]) as draft:
+        figure.savefig(draft, metadata=NO_METADATA)
+    return files

@@ -1,7 +1,5 @@
 """The engine of sharding: every unit counted once, bytes as they lie on the disk."""
 
-import os
-
 import numpy as np
 import pytest
 
@@ -23,10 +21,8 @@ def test_every_kind_of_work_is_counted(tmp_path, monkeypatch):
         return largest_of_range(matrix, span, settings, **options)
 
     monkeypatch.setattr(shard_costs, "largest_of_range", noted)
-    real = os.preadv
     folder = tmp_path / "shards"
     found = measure_statistics(made["path"], str(folder), SETTINGS, 3, 2**24, [1e-2, 1e-3], 40)
-    assert os.preadv is real
     assert (found["nodes"], found["attributes"], found["classes"]) == (300, 6, 5)
     costs = found["costs"]
     assert set(costs) == set(shard_costs.KINDS)

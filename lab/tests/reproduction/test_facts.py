@@ -21,7 +21,6 @@ from hpgmn_lab.reproduction.facts import (
     graph_facts,
     homophilies,
     nearest_definition,
-    read_facts,
     recorded_facts,
 )
 
@@ -117,7 +116,7 @@ def test_every_number_that_differs_is_explained(small_graph):
 def test_facts_are_kept_until_the_graph_changes(save_as, small_graph, tmp_path, monkeypatch):
     save_as("texas")
     first = do_facts("texas", tmp_path / "cells")
-    assert read_facts(tmp_path / "cells", "texas") == first
+    assert recorded_facts(Records.read(tmp_path / "cells"), "texas") == first
     with monkeypatch.context() as patch:
         patch.setattr(module, "graph_facts", None)  # not to be measured again
         assert do_facts("texas", tmp_path / "cells") == first
@@ -125,7 +124,6 @@ def test_facts_are_kept_until_the_graph_changes(save_as, small_graph, tmp_path, 
     second = do_facts("texas", tmp_path / "cells")
     assert second.edge_counts["edges as listed"] == first.edge_counts["edges as listed"] - 2
     (tmp_path / "cells" / "texas-facts.json").write_text('{"graph": "texas"}')
-    assert read_facts(tmp_path / "cells", "texas") is None
     assert do_facts("texas", tmp_path / "cells") == second
 
 
@@ -195,12 +193,11 @@ def test_the_papers_numbers_on_the_real_graphs(data_dir, tmp_path, graph, edges)
 @pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"nodes": 1}'])
 def test_damaged_facts_are_none(tmp_path, text):
     (tmp_path / "texas-facts.json").write_text(text)
-    assert read_facts(tmp_path, "texas") is None
     assert recorded_facts(Records.read(tmp_path), "texas") is None
     assert recorded_facts(Records.read(tmp_path), "cora") is None
 
 
 def test_differences_are_those_in_the_decimals_shown(tmp_path, make_facts):
     make_facts(tmp_path)
-    facts = read_facts(tmp_path, "texas")
+    facts = recorded_facts(Records.read(tmp_path), "texas")
     assert [key for key in KEYS if facts.differs(key)] == ["edges"]

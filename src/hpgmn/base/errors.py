@@ -103,7 +103,8 @@ class Remedy:
         return f"{name}={'...' if self.value is None else _python(self.value)}"
 
     def _as_setting(self) -> str:
-        return f"--set {self.setting}={'...' if self.value is None else _setting(self.value)}"
+        value = "..." if self.value is None else shlex.quote(format_setting(self.value))
+        return f"--set {self.setting}={value}"
 
     def _as_option(self) -> str:
         name = (self.flag or str(self.option)).replace("_", "-")
@@ -126,13 +127,6 @@ def _python(value: Any) -> str:
     if isinstance(value, bool | int | float):
         return repr(value)
     return json.dumps(str(value), ensure_ascii=False)
-
-
-def _setting(value: Any) -> str:
-    """Write a value as ``--set`` reads it."""
-    if isinstance(value, list | tuple):
-        return ",".join(map(_setting, value))
-    return str(value).lower() if isinstance(value, bool) else shlex.quote(str(value))
 
 
 def _lower_first(phrase: str) -> str:

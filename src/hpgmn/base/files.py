@@ -55,11 +55,7 @@ _STORAGE = _DISK_FULL | {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, 
 
 
 class WriteError(HPGMNError):
-    """A path cannot be written.
-
-    Attributes:
-        reason: the operating system's message.
-    """
+    """A path cannot be written; ``reason`` is the operating system's message."""
 
     def __init__(self, message: str, reason: str = "") -> None:
         super().__init__(message)
@@ -114,7 +110,7 @@ def check_format(what: object, version: object, newest: int) -> None:
     Traceback (most recent call last):
       ...
     hpgmn.base.errors.HPGMNError: config.yaml was written by a newer hpgmn (format 3, this one \
-reads up to 2). Update hpgmn: pip install -U hpgmn
+reads up to 2). Update hpgmn (pip install -U hpgmn).
     """
     if version is None:
         return
@@ -126,7 +122,7 @@ reads up to 2). Update hpgmn: pip install -U hpgmn
         raise HPGMNError(
             f"{what} was written by a newer hpgmn (format {version}, this one reads up to "
             f"{newest}).",
-            "Update hpgmn: pip install -U hpgmn",
+            "Update hpgmn (pip install -U hpgmn)",
         )
 
 
@@ -168,12 +164,7 @@ def verify_run_checksum(content: Any) -> dict[str, Any]:
 
 
 def file_checksum(path: Path, skip: int = 0) -> int:
-    """Return the CRC-32 of a file.
-
-    Args:
-        path: the file.
-        skip: bytes at its beginning that are left out.
-    """
+    """Return the CRC-32 of a file without its first ``skip`` bytes."""
     checksum = 0
     with path.open("rb") as file:
         file.seek(skip)
@@ -248,14 +239,7 @@ def atomic_write(path: Path, *, fsync: bool = True) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def atomic_folder(path: Path) -> Iterator[Path]:
-    """Yield a new folder, which replaces the target at the end or is removed after an error.
-
-    Args:
-        path: the target; its parent exists.
-
-    Raises:
-        WriteError: the folder cannot be written.
-    """
+    """Yield a new folder, which replaces the target at the end or is removed after an error."""
     if path.is_symlink():
         path = path.resolve()
     with draft_folder(path) as draft:
@@ -304,7 +288,6 @@ def remove_stale_drafts(
     """Remove abandoned drafts from a folder.
 
     Args:
-        folder: where to look.
         name: only drafts of this target; None for all.
         older_than: seconds since the draft was last changed; 0 in a folder that is locked.
     """
@@ -382,9 +365,7 @@ def lock_folder(folder: Path) -> Iterator[None]:
 def lock_file(path: Path, message: str) -> Iterator[None]:
     """Hold a lock file, which ends with this process and is removed afterwards.
 
-    Args:
-        path: the lock file; its folder is created.
-        message: the error for a second process.
+    Its folder is created; a second process fails with the message.
     """
     from filelock import FileLock, Timeout  # not needed by most commands
 

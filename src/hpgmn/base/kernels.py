@@ -94,14 +94,7 @@ def _rows_times(starts, columns, values, dense, out, width, BLOCK: tl.constexpr)
 
 
 def rows_times(starts: Tensor, columns: Tensor, values: Tensor, dense: Tensor) -> Tensor:
-    """Return a CSR matrix times a dense one, (N, D), each row summed in order by one thread.
-
-    Args:
-        starts: (N + 1,) row pointers.
-        columns: (nnz,).
-        values: (nnz,) float32.
-        dense: (width, D) float32.
-    """
+    """Return a CSR matrix times a dense one, (N, D), each row summed in order by one thread."""
     dense, rows, width = dense.contiguous(), starts.numel() - 1, dense.shape[1]
     out = torch.empty(rows, width, dtype=torch.float32, device=dense.device)
     if out.numel():
@@ -123,9 +116,7 @@ def drop(
 
     Args:
         x: (R, …), fewer than :data:`LONGEST` elements per replica.
-        starts: (R,) from ``Noise.starts``.
-        threshold: (R,) of a ``DropRate``.
-        scale: (R,) of a ``DropRate``.
+        starts: (R,) from ``Noise.starts``; threshold and scale are those of a ``DropRate``.
         rectify: whether to apply ReLU.
         bias: (R, 1, D), added to ``x`` first.
     """
@@ -173,10 +164,7 @@ def drop_backward(gradient: Tensor, result: Tensor, scale: Tensor) -> Tensor:
 def replace(chosen: Tensor, values: Tensor, kept: Tensor) -> None:
     """Copy the values of the chosen replicas into ``kept`` in place, without reading the others.
 
-    Args:
-        chosen: (R,) booleans.
-        values: (R, …), contiguous.
-        kept: (R, …), contiguous.
+    Both are (R, …) and contiguous; ``chosen`` are (R,) booleans.
     """
     count = values[0].numel()
     _replace[(triton.cdiv(count, _BLOCK), values.shape[0])](

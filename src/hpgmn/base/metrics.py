@@ -283,10 +283,6 @@ def fit_temperature(logits: Array, labels: Array) -> float:
     The mean confidence is capped at (n + 1) / (n + 2) (Laplace's rule of succession), because the
     likelihood has no maximum where all n nodes are correct.
 
-    Args:
-        logits: (n, C) of the validation nodes.
-        labels: (n,).
-
     Returns:
         T between :data:`LOWEST` and :data:`HIGHEST`; 1 without nodes, or for logits that are all
         equal or contain NaN or infinity.
@@ -333,13 +329,7 @@ def _crossing(function: Callable[[float], float]) -> float:
 
 
 def fit_temperatures(logits: Tensor, y: Array, masks: Sequence[Array]) -> list[float]:
-    """Fit one temperature per replica.
-
-    Args:
-        logits: (R, N, C).
-        y: (N,) labels.
-        masks: R masks of the validation nodes.
-    """
+    """Fit one temperature per replica on its validation nodes; logits are (R, N, C)."""
     return [
         fit_temperature(
             replica_logits[torch.from_numpy(np.asarray(mask))].double().numpy(), y[mask]
@@ -374,12 +364,11 @@ class Bin:
 def reliability(
     confidence: Array, right: Array, bins: int = BINS, *, equal_mass: bool = False
 ) -> list[Bin]:
-    """Return confidence and accuracy per bin.
+    """Return confidence and accuracy per bin, equally wide or holding equally many nodes.
 
     Args:
         confidence: (n,) probability of the predicted class.
         right: (n,) whether the prediction is correct.
-        equal_mass: whether bins hold equally many nodes instead of being equally wide.
     """
     if not equal_mass:
         edges = np.linspace(0, 1, bins + 1)
@@ -445,10 +434,6 @@ def coverage_curve(
     """Return the accuracy of the most confident fraction of nodes.
 
     Nodes tied with the last one are included, so the coverage may exceed the requested one.
-
-    Args:
-        confidence: (n,) of at least one node.
-        right: (n,) whether each prediction is correct.
     """
     thresholds, shares, accuracies = _threshold_curve(confidence, right)
     positions = np.searchsorted(shares, np.asarray(coverages) - 1e-12).clip(max=shares.size - 1)
@@ -461,13 +446,9 @@ def coverage_curve(
 def threshold_for_accuracy(
     confidence: Array, right: Array, target: float, *, fewest: int = 1
 ) -> Answered | None:
-    """Return the lowest threshold that reaches an accuracy, or None.
+    """Return the lowest threshold that reaches an accuracy on at least ``fewest`` nodes, or None.
 
-    Args:
-        confidence: (n,).
-        right: (n,) whether each prediction is correct.
-        target: the required accuracy.
-        fewest: minimum number of nodes to answer (or all, if there are fewer).
+    Graphs with fewer nodes must be answered completely.
     """
     thresholds, shares, accuracies = _threshold_curve(confidence, right)
     answered = shares * confidence.size + 1e-9 >= min(fewest, confidence.size)

@@ -128,7 +128,6 @@ def read_array(path: Path, mapped: Literal["r", "c"] | None = None) -> Array:
     """Read the array of a ``.npy`` file.
 
     Args:
-        path: the file.
         mapped: "r" maps it read-only, "c" copy-on-write; None reads it into memory.
     """
     require_file(path)
@@ -189,15 +188,7 @@ def npy_header(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
 def read_archive(
     path: Path, is_requested: Callable[[str], bool]
 ) -> tuple[dict[str, Array], list[str]]:
-    """Read some arrays of a ``.npz`` file.
-
-    Args:
-        path: the file.
-        is_requested: whether to read the array of that name.
-
-    Returns:
-        The arrays by name, and the names of everything else.
-    """
+    """Read the requested arrays of a ``.npz`` file; return them and the names of all others."""
     require_file(path)
     with path.open("rb") as file:
         try:

@@ -70,8 +70,6 @@ def signs(keys: Tensor, first: int, last: int) -> Tensor:
 
     Args:
         keys: (N,) int64 seeds, from :func:`text_keys`.
-        first: the first column.
-        last: the column after the last.
     """
     start, stop = first // 64, -(-last // 64)
     counter = torch.arange(start + 1, stop + 1, dtype=torch.int64, device=keys.device)
@@ -272,8 +270,6 @@ def relu_dropout(
 
     Args:
         x: (R, …); overwritten if there is a bias.
-        noise: the step's random numbers, or None in evaluation.
-        place: a name unique in the model.
         bias: (R, 1, D), added to ``x`` first.
     """
     drops = noise is not None and not rate.is_zero
@@ -291,13 +287,7 @@ def relu_dropout(
 
 
 def column_factors(width: int, rate: DropRate, noise: Noise | None, place: str) -> Tensor | None:
-    """Return (R, width) factors that drop whole input columns, or None if nothing is dropped.
-
-    Args:
-        width: the number of columns.
-        noise: the step's random numbers, or None in evaluation.
-        place: a name unique in the model.
-    """
+    """Return (R, width) factors that drop whole input columns, or None; see :func:`dropout`."""
     if noise is None or rate.is_zero:
         return None
     return noise.keep(place, (width,), rate) * rate.scale.unsqueeze(1)

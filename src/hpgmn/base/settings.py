@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 import yaml
 
-from hpgmn.base.errors import SettingError
+from hpgmn.base.errors import Remedy, SettingError
 from hpgmn.base.parsing import load_yaml
 
 _LARGEST_WHOLE = 2**31 - 1
@@ -40,14 +40,8 @@ def setting(
         open_high: whether ``high`` itself is excluded.
         per_replica: whether replicas of one batch may have different values.
     """
-    metadata = {
-        "help": help,
-        "choices": choices,
-        "low": low,
-        "high": high,
-        "open_high": open_high,
-        "per_replica": per_replica,
-    }
+    metadata = {"help": help, "choices": choices, "low": low, "high": high}
+    metadata |= {"open_high": open_high, "per_replica": per_replica}
     return field(default=default, metadata=metadata)
 
 
@@ -78,32 +72,32 @@ class TrainSettings:
 
     lr: float = rate_setting(0.01, "learning rate of Adam")
     weight_decay: float = rate_setting(5e-5, "weight decay (L2, added to the gradient)")
-    epochs: int = setting(300, "most epochs of training", low=1)
+    epochs: int = setting(300, "maximum number of epochs", low=1)
     patience: int = setting(
         100, "stop after so many epochs without a better validation score; 0: never", low=0
     )
     dropout: float = dropout_setting(0.2, "dropout inside the network")
     class_weights: str = setting(
         "none",
-        "in the class loss every train node counts alike, or every class does (balanced)",
+        "weights of the classes in the loss: none, or inverse to their frequency (balanced)",
         choices=("none", "balanced"),
     )
     precision: str = setting(
         "float32",
-        "products on a GPU: exact, of factors rounded to 10 bits, or in training of 7 bits",
+        "products on a GPU: float32, TF32 (10 mantissa bits), or bfloat16 (7 bits) in training",
         choices=("float32", "tf32", "bfloat16"),
     )
     consistency_weight: float = rate_setting(
-        0.0, "weight of the agreement between noisy passes on all nodes; 0: one pass, no such loss"
+        0.0, "weight of the consistency loss between noisy passes over all nodes; 0: off"
     )
     consistency_warmup: int = setting(
-        0, "epochs over which the weight of the agreement grows from 0 to its full size", low=0
+        0, "epochs over which the weight of the consistency loss grows from 0", low=0
     )
     consistency_passes: int = setting(
         2, "noisy passes per step when consistency_weight is above 0", low=2
     )
     consistency_temperature: float = setting(
-        0.3, "sharpening of the passes' mean prediction: lower is sharper", low=0.05, high=1.0
+        0.3, "temperature of the passes' mean prediction: lower is sharper", low=0.05, high=1.0
     )
 
 
@@ -111,22 +105,19 @@ class TrainSettings:
 class BatchSettings(TrainSettings):
     """Settings of models that can be trained in mini-batches."""
 
-    batch_size: int = setting(0, "train nodes read in a step; 0: all of them in one", low=0)
+    batch_size: int = setting(0, "train nodes per step; 0: all of them", low=0)
 
     def __post_init__(self) -> None:
         """Raise SettingError for settings that exclude mini-batches."""
         if self.batch_size and self.consistency_weight:
             raise SettingError(
-                "Agreement between noisy passes is about all nodes, so batches cannot have it.",
-                "Set batch_size=0 or consistency_weight=0.",
+                "The consistency loss reads all nodes, which mini-batches exclude.",
+                Remedy("Train without batches", setting="batch_size", value=0)
+                | Remedy("Train without that loss", setting="consistency_weight", value=0),
             )
 
 
 AnySettings = TypeVar("AnySettings", bound=TrainSettings)
-
-
-def _types(cls: type[TrainSettings]) -> dict[str, Any]:
-    return typing.get_type_hints(cls)
 
 
 def type_name(hint: Any) -> str:
@@ -229,7 +220,7 @@ def make_settings(cls: type[AnySettings], values: Mapping[str, Any]) -> AnySetti
     0.05
     """
     fields = {info.name: info for info in dataclasses.fields(cls)}
-    hints = _types(cls)
+    hints = typing.get_type_hints(cls)
     for name in values:
         if name not in fields:
             raise SettingError.unknown("setting", name, sorted(fields))
@@ -241,7 +232,7 @@ def make_settings(cls: type[AnySettings], values: Mapping[str, Any]) -> AnySetti
 
 def describe_settings(cls: type[TrainSettings]) -> list[dict[str, Any]]:
     """Return name, type, default, allowed values and help of every setting of a class."""
-    hints = _types(cls)
+    hints = typing.get_type_hints(cls)
     return [
         {
             "name": info.name,
@@ -277,7 +268,7 @@ def per_replica_names(cls: type[TrainSettings]) -> frozenset[str]:
 
 
 def parse_assignments(pairs: list[str]) -> dict[str, str]:
-    """Parse the values of repeated ``--set key=value`` options.
+    """Parse settings of the form ``key=value``.
 
     >>> parse_assignments(["lr=0.1", "gate=false"])
     {'lr': '0.1', 'gate': 'false'}
@@ -286,7 +277,10 @@ def parse_assignments(pairs: list[str]) -> dict[str, str]:
     for pair in pairs:
         name, sign, value = pair.partition("=")
         if not sign or not name.strip():
-            raise SettingError(f"--set takes key=value (got '{pair}'), for example --set lr=0.01.")
+            raise SettingError(
+                f"A setting takes the form key=value (got '{pair}').",
+                Remedy("Give a name and a value", setting="lr", value=0.01),
+            )
         values[name.strip()] = value.strip()
     return values
 

@@ -81,10 +81,6 @@ def block_diagonal(blocks: list[sp.csr_array]) -> sp.csr_array:
 def diagonal_rows(matrix: sp.csr_array, rows: npt.NDArray[np.int64]) -> sp.csr_array:
     """Return :func:`block_diagonal` of ``matrix[rows[0]]``, ``matrix[rows[1]]``, …: (R·B, R·width).
 
-    Args:
-        matrix: (N, width) CSR with 32-bit indices.
-        rows: (R, B).
-
     >>> diagonal_rows(sp.csr_array(np.float32([[1, 0], [2, 3]])), np.array([[1], [0]])).toarray()
     array([[2., 3., 0., 0.],
            [0., 0., 1., 0.]], dtype=float32)
@@ -124,7 +120,6 @@ class SparseMatrix:
 
     Args:
         matrix: SciPy CSR, float32, with sorted 32-bit indices.
-        device: where products are computed.
     """
 
     def __init__(self, matrix: sp.csr_array, device: torch.device | str = "cpu") -> None:
@@ -200,9 +195,7 @@ class SparseMatrix:
     def times(self, dense: Tensor, columns: Tensor | None = None) -> Tensor:
         """Return ``matrix · diag(columns) · dense``, differentiable in ``dense``.
 
-        Args:
-            dense: (width, D).
-            columns: (width,) factors, applied to the sparse entries.
+        ``columns`` are (width,) factors, applied to the sparse entries.
         """
         if self.host.nnz == 0:  # MKL refuses empty matrices; keep the graph of autograd whole
             return dense.new_zeros(self.shape[0], dense.shape[1]) + dense[:0].sum(dim=0)
@@ -309,7 +302,6 @@ def transition(adjacency: sp.csr_array, normalization: str, self_loop: float = 0
     """Return T, the normalised adjacency, whose powers stay bounded.
 
     Args:
-        adjacency: (N, N).
         normalization: "column" (the paper's A·D⁻¹), "row" (D⁻¹·A) or "symmetric"
             (D_row^-½·A·D_column^-½). An empty row or column stays zero.
         self_loop: weight of the self-loop added to every node first.

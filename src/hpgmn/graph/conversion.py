@@ -9,7 +9,7 @@ from __future__ import annotations
 import html
 import logging
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -97,36 +97,17 @@ def from_tables(
 
 
 def from_networkx(
-    make: Any,
-    network: Any,
-    label: str | None,
-    split: str | None,
-    weight: str | None,
-    attributes: Sequence[str] | None,
-    drop: Sequence[str],
-    prepare: bool,
-    name: str | None,
+    make: Any, network: Any, columns: ColumnOptions, prepare: bool, name: str | None
 ) -> Any:
     """Make a graph of class ``make``; see ``Graph.from_networkx``."""
-    from hpgmn.tables.columns import Columns, assign_roles
+    from hpgmn.tables.columns import Columns, assign_roles, network_columns
     from hpgmn.tables.memory import read_networkx
 
-    columns = Columns(None, label, split, "source", "target", weight, drop, attributes)
-    (nodes, edges, id_column, directed), parts = read_networkx(network)
-
-    def spread(names: Sequence[str]) -> tuple[str, ...]:
-        return tuple(part for name in names for part in parts.get(name, [name]))
-
-    columns = replace(
-        columns,
-        id=id_column,
-        directed=directed,
-        drop=spread(columns.drop),
-        attributes=None if columns.attributes is None else spread(columns.attributes),
-    )
-    tables = assign_roles(nodes, edges, columns, prepare=prepare)
-    name = name or str(getattr(network, "name", "") or "graph")
-    return read_graph_tables(make, tables, name)
+    requested = Columns(**columns)
+    read = read_networkx(network)
+    roles = network_columns(requested, read)
+    tables = assign_roles(read.nodes, read.edges, roles, prepare=prepare)
+    return read_graph_tables(make, tables, name or str(getattr(network, "name", "") or "graph"))
 
 
 def reading_options(
@@ -180,7 +161,7 @@ def read_graph_tables(
     progress: Callable[[str, int, int | None], None] | None = None,
 ) -> Any:
     """Read opened tables into a graph of class ``cls``; log and warn about their columns."""
-    from hpgmn.tables.reading import ExistingGraph, ignore_progress, read_tables
+    from hpgmn.tables.reading import ignore_progress, read_tables
 
     progress = progress or ignore_progress
     for line in tables.describe():
@@ -188,10 +169,7 @@ def read_graph_tables(
     ignored = tables.ignored()
     if ignored is not None:
         logger.warning("%s %s", *ignored)
-    existing = None
-    if onto is not None:
-        existing = ExistingGraph(onto.name, onto.node_ids, onto.class_names, onto.is_weighted)
-    data = read_tables(tables, progress, log, existing=existing, earlier_ids=earlier_ids)
+    data = read_tables(tables, progress, log, onto=onto, earlier_ids=earlier_ids)
     progress("Checking the graph", 0, None)
     if onto is not None:
         return _extended(onto, data, name)

@@ -159,35 +159,25 @@ class Graph:
         cls,
         network: Any,
         *,
-        label: str | None = None,
-        split: str | None = None,
-        weight: str | None = None,
-        attributes: Sequence[str] | None = None,
-        drop: Sequence[str] = (),
         prepare: bool = True,
         name: str | None = None,
+        **columns: Unpack[ColumnOptions],
     ) -> Graph:
         """Make a graph of a networkx graph, whose node names become ``node_ids``.
 
-        Node attributes are as in :meth:`from_tables`, or lists of numbers of one length, which
-        become columns such as ``x[0]`` and ``x[1]``.
+        Node and edge attributes are columns as in :meth:`from_tables`. Lists of numbers of one
+        length become columns such as ``x[0]`` and ``x[1]``.
 
         Args:
             network: a ``networkx`` Graph, DiGraph, MultiGraph or MultiDiGraph.
-            label: the node attribute with the class; this and the following are as in
-                :class:`hpgmn.tables.columns.Columns`.
-            split: the node attribute with the words train, val and test.
-            weight: the edge attribute with the weight.
-            attributes: the node attributes to use.
-            drop: node attributes to leave out.
             prepare: False: attributes stay as they are and must be numbers.
             name: the graph's name; None: the network's name.
+            **columns: ``label``, ``split``, ``weight``, ``attributes``, ``drop`` and so on; see
+                :class:`hpgmn.tables.columns.Columns`.
         """
         from hpgmn.graph.conversion import from_networkx
 
-        graph: Graph = from_networkx(
-            *(cls, network, label, split, weight, attributes, drop, prepare, name)
-        )
+        graph: Graph = from_networkx(cls, network, columns, prepare, name)
         return graph
 
     @classmethod

@@ -128,9 +128,7 @@ def _describe_error(error: Exception) -> str:
 class CustomSettings(TrainSettings):
     """Settings of every custom model: training, and the edge direction."""
 
-    neighbors: str = setting(
-        "undirected", "whose edges a node reads", choices=("out", "in", "undirected")
-    )
+    neighbors: str = setting("undirected", "edge direction", choices=("out", "in", "undirected"))
 
 
 def _settings_of(name: str, model: type[nn.Module]) -> type[CustomSettings]:

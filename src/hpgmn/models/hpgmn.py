@@ -40,9 +40,9 @@ from hpgmn.models.stage import (
     StageBuilder,
     TrainingStage,
     TrainingTask,
-    load_parameters,
     main_stage,
     stage_of,
+    trained_logits,
 )
 from hpgmn.statistics import (
     Statistic,
@@ -53,8 +53,6 @@ from hpgmn.statistics import (
 )
 from hpgmn.statistics.definitions import ClassMeans, diffusion_is_sketched
 from hpgmn.statistics.labelwise import one_hot
-
-_READ_NODES = 65536  # nodes per forward pass of a stage trained in batches
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,7 +66,7 @@ class EstimatorSettings:
     estimator_dropout: float = dropout_setting(
         0.5, "dropout of the label estimator, on its input columns and hidden layer"
     )
-    estimator_epochs: int = setting(200, "most epochs of the label estimator", low=1)
+    estimator_epochs: int = setting(200, "maximum number of epochs of the label estimator", low=1)
     estimator_patience: int = setting(
         50, "stop the estimator after so many epochs without a better one; 0: never", low=0
     )
@@ -331,20 +329,7 @@ def estimator_stage(task: TrainingTask, done: Mapping[str, Parameters]) -> Train
 
 def estimator_logits(task: TrainingTask, parameters: Parameters) -> Tensor:
     """Compute the trained estimator's logits of all nodes, dropout off: (R, N, C)."""
-    return stage_logits(task, estimator_stage(task, {}), parameters)
-
-
-def stage_logits(task: TrainingTask, stage: TrainingStage, parameters: Parameters) -> Tensor:
-    """Compute the logits of a stage's trained model for all nodes, dropout off: (R, N, C)."""
-    model = stage.model.to(task.device)
-    load_parameters(model, parameters)
-    with torch.no_grad():
-        if not stage.batch_size:
-            output: Output = model(stage.inputs)
-            return output.logits
-        nodes = torch.arange(task.graph.num_nodes, device=task.device)
-        parts = torch.split(nodes.expand(len(task.replicas), -1), _READ_NODES, dim=1)
-        return torch.cat([model(stage.inputs, None, part).logits for part in parts], dim=1)
+    return trained_logits(task, estimator_stage(task, {}), parameters)
 
 
 def estimated_labels(task: TrainingTask, parameters: Parameters) -> Array:
@@ -356,7 +341,7 @@ def label_logits(task: TrainingTask, done: Mapping[str, Parameters]) -> Tensor:
     """Compute the logits behind the pseudo-labels of the main stage, (R, N, C)."""
     logits = estimator_logits(task, done["estimator"])
     if "refinement" in done:
-        logits = stage_logits(task, stage_on_labels(task, logits), done["refinement"])
+        logits = trained_logits(task, stage_on_labels(task, logits), done["refinement"])
     return logits
 
 

@@ -71,7 +71,7 @@ class PropagatedSettings(MemorySettings, TrainSettings):
     batch_norm: bool = setting(
         False, "whether the encoder's hidden states are normalised over all nodes"
     )
-    pretraining_epochs: int = setting(500, "most epochs of the encoder's own training", low=1)
+    pretraining_epochs: int = setting(500, "maximum number of epochs of the encoder alone", low=1)
     pretraining_patience: int = setting(
         100, "stop it after so many epochs without a better one; 0: never", low=0
     )

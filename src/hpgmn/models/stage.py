@@ -301,15 +301,21 @@ def logits(
     """Return a trained model's logits, dropout off: (R, N, C), or (R, B, C) of (B,) nodes."""
     *_, build = entry.stages.values()
     stage = build(task, parameters)
-    model = stage.model.to(task.device)
-    shapes = {name: value.shape for name, value in model.named_parameters()}
+    shapes = {name: value.shape for name, value in stage.model.named_parameters()}
     if shapes != {name: value.shape for name, value in parameters[stage.name].items()}:
         raise HPGMNError(
             f"The code of {entry.name} has changed: its parameters are not those that were "
             "trained.",
             Remedy("Restore the code") | "Train again",
         )
-    load_parameters(model, parameters[stage.name])
+    return trained_logits(task, stage, parameters[stage.name], nodes)
+
+
+def trained_logits(
+    task: TrainingTask, stage: TrainingStage, parameters: Parameters, nodes: Tensor | None = None
+) -> Tensor:
+    """Return the logits of a stage with trained parameters, as :func:`logits` does."""
+    load_parameters(stage.model.to(task.device), parameters)
     if nodes is None and stage.batch_size:
         nodes = torch.arange(task.graph.num_nodes)
     chosen = None if nodes is None else nodes.to(task.device).expand(len(task.replicas), -1)

@@ -17,6 +17,7 @@ from xml.etree import ElementTree  # parses matplotlib's own output  # nosec B40
 
 import numpy as np
 
+from hpgmn.base.errors import count_noun
 from hpgmn.graph import Array
 from hpgmn.report.rendering import LearningCurves, printable, short
 
@@ -124,7 +125,11 @@ def score_curve(
 
 
 def run_scores(scores: Array, splits: Sequence[object], metric: str, prefix: str) -> str:
-    """Draw the (S, seeds) test scores as dots by split, with the mean of each split and of all."""
+    """Draw (S, seeds) test scores as dots by split, with the mean of each split and of all.
+
+    Args:
+        scores: NaN where a run has none; at least one is finite.
+    """
     labels = [short(split, 6) for split in splits]
     width = min(max(4.6, 1.4 + 0.5 * len(labels)), 8.4)
     with drawing(width, 2.9, prefix, (0.85, 0.15, 0.5, 0.3)) as figure:
@@ -145,22 +150,17 @@ def run_scores(scores: Array, splits: Sequence[object], metric: str, prefix: str
             alpha=0.75,
             label="a run",
         )
+        if num_seeds > 1:
+            rows, means = np.arange(len(labels)), _mean(scores.T)
+            axes.hlines(means, rows - 0.36, rows + 0.36, colors=INK, lw=1.2, label="split mean")
         finite = scores[np.isfinite(scores)]
-        alt = f"Test {metric} of each run by split: no score was recorded."
-        if finite.size:
-            mean = finite.mean()
-            if num_seeds > 1:
-                rows = np.arange(len(labels))
-                means = _mean(scores.T)
-                axes.hlines(means, rows - 0.36, rows + 0.36, colors=INK, lw=1.2, label="split mean")
-            alt = f"Test {metric} of the only run: {mean:.1%}."
-            if finite.size > 1:
-                axes.axhline(mean, color=VALIDATION, linestyle="--", lw=1.2, label="mean of all")
-                legend(axes)
-                alt = (
-                    f"Test {metric} of {finite.size} runs by split: between {finite.min():.1%} and "
-                    f"{finite.max():.1%}, mean {mean:.1%}."
-                )
+        mean = finite.mean()
+        axes.axhline(mean, color=VALIDATION, linestyle="--", lw=1.2, label="mean of all")
+        legend(axes)
+        alt = (
+            f"Test {metric} of {count_noun(finite.size, 'run')} by split: between "
+            f"{finite.min():.1%} and {finite.max():.1%}, mean {mean:.1%}."
+        )
         step = -(-len(labels) // 30)
         axes.set_xticks(np.arange(len(labels))[::step], labels[::step])
         axes.set_xlim(-0.6, len(labels) - 0.4)
@@ -288,10 +288,8 @@ def _write_cells(axes: Axes, counts: Array, shares: Array) -> None:
 
 
 def _confusion_alt(counts: Array, classes: Sequence[str]) -> str:
-    total = counts.sum()
-    if not total:
-        return "Confusion matrix: no labelled test node."
-    alt = f"Confusion matrix of {len(classes)} classes: {np.trace(counts) / total:.1%} correct."
+    right = np.trace(counts) / counts.sum()
+    alt = f"Confusion matrix of {len(classes)} classes: {right:.1%} correct."
     wrong = counts - np.diag(np.diag(counts))
     if not wrong.any():
         return alt

@@ -29,7 +29,13 @@ from hpgmn.runs.folder import (
     finish,
     note_made_with,
 )
-from hpgmn.runs.outputs import TrainingResult, run_metrics, write_history, write_predictions
+from hpgmn.runs.outputs import (
+    TrainingResult,
+    graph_summary,
+    run_metrics,
+    write_history,
+    write_predictions,
+)
 from hpgmn.runs.spec import CONFIG_FILE, RunSpec, check_run, made_with
 from hpgmn.training.checkpoint import read_tensors
 from hpgmn.training.checks import class_number
@@ -240,12 +246,5 @@ def _metrics(
         seconds=fitted.seconds,
         estimator_logits=estimates,
     )
-    summary = {
-        "num_nodes": graph.num_nodes,
-        "num_edges": graph.num_edges,
-        "num_features": graph.num_features,
-        "num_classes": graph.num_classes,
-        "class_names": list(graph.class_names),
-        "homophily": None if math.isnan(homophily) else homophily,  # JSON has no NaN
-    }
+    summary = graph_summary(graph, None if math.isnan(homophily) else homophily)
     return run_metrics(spec, result, graph.name, summary)

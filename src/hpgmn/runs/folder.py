@@ -16,6 +16,7 @@ import yaml
 from hpgmn.base.errors import HPGMNError, Remedy, SettingError, without_controls
 from hpgmn.base.files import (
     DRAFT_SUFFIX,
+    LOCK_FILE,
     RUN_FORMAT,
     atomic_folder,
     is_draft,
@@ -86,11 +87,7 @@ def check_resume(out: str | Path | None, *, resume: bool, overwrite: bool) -> No
             "Resuming needs the folder of the interrupted run.", Remedy("Name it", option="out")
         )
     if resume and overwrite:
-        raise SettingError(
-            "Resuming and overwriting exclude each other.",
-            Remedy("Continue the run", option="resume", value=True)
-            | Remedy("Replace it", option="overwrite", value=True),
-        )
+        raise SettingError("Resuming and overwriting exclude each other.", CONTINUE | REPLACE)
 
 
 def earlier_run(folder: Path, *, resume: bool, overwrite: bool) -> RunSpec | None:
@@ -127,10 +124,7 @@ def prepare_folder(
     the new one is finished.
 
     Args:
-        folder: the run folder.
-        spec: what will be trained there.
         resume: continue an interrupted run of the same specification.
-        overwrite: replace an earlier run.
         choice: how a portfolio chose the settings; written before the config, so that a resumed run
             does not choose again.
         made: what the run is made with.
@@ -139,48 +133,28 @@ def prepare_folder(
         before = earlier_run(folder, resume=resume, overwrite=overwrite)
         _refuse_links(folder)
         is_replaced = before is not None and (not resume or _was_killed_early(folder))
-        if before is not None and not is_replaced:
+        is_new = before is None or is_replaced
+        if before is not None and not is_new:
             _refuse_other(folder, before, spec)
             if (folder / METRICS_FILE).exists():
                 drop_backup(folder)  # the process was killed before it could
-        is_new = before is None or is_replaced
-        _create(folder, spec if is_new else None, choice, made, is_replaced=is_replaced)
+        try:
+            if is_replaced:
+                _remove_run(folder)
+            remove_stale_drafts(folder, older_than=0)
+            folder.mkdir(parents=True, exist_ok=True)
+            if choice is not None:
+                write_text(folder / PORTFOLIO_FILE, json.dumps(choice, indent=1) + "\n")
+            elif is_new:  # left by a choice whose training never started
+                (folder / PORTFOLIO_FILE).unlink(missing_ok=True)
+            if is_new:
+                write_config(folder, spec, made)
+        except (HPGMNError, OSError):
+            if is_replaced and not (folder / METRICS_FILE).exists():
+                restore_backup(folder)
+            raise
     except OSError as error:
         raise write_error(folder, error) from None
-
-
-def _create(
-    folder: Path,
-    spec: RunSpec | None,
-    choice: Mapping[str, Any] | None,
-    made: Mapping[str, Any] | None,
-    *,
-    is_replaced: bool,
-) -> None:
-    """Create the folder; on failure a finished run that was there is restored.
-
-    Args:
-        folder: the run folder.
-        spec: of a new run; None for a resumed one, whose config stays.
-        choice: how the settings were chosen.
-        made: what the run is made with.
-        is_replaced: whether the folder holds a run to delete.
-    """
-    try:
-        if is_replaced:
-            _remove_run(folder)
-        remove_stale_drafts(folder, older_than=0)
-        folder.mkdir(parents=True, exist_ok=True)
-        if choice is not None:
-            write_text(folder / PORTFOLIO_FILE, json.dumps(choice, indent=1) + "\n")
-        elif spec is not None:  # left by a choice whose training never started
-            (folder / PORTFOLIO_FILE).unlink(missing_ok=True)
-        if spec is not None:
-            write_config(folder, spec, made)
-    except (HPGMNError, OSError):
-        if is_replaced and not (folder / METRICS_FILE).exists():
-            restore_backup(folder)
-        raise
 
 
 def _was_killed_early(folder: Path) -> bool:
@@ -208,8 +182,8 @@ def _remove_run(folder: Path) -> None:
 
 def _refuse_links(folder: Path) -> None:
     """Refuse to write through links: whoever made the folder may have aimed them anywhere."""
-    for place in (folder, folder / STATE_FOLDER, folder / BACKUP_FOLDER):
-        for path in place.iterdir() if place.is_dir() else ():
+    for parent in (folder, folder / STATE_FOLDER, folder / BACKUP_FOLDER):
+        for path in parent.iterdir() if parent.is_dir() else ():
             if path.is_symlink():
                 raise HPGMNError(
                     f"The run folder {folder} holds a link, {path.relative_to(folder)}; nothing is "
@@ -220,8 +194,6 @@ def _refuse_links(folder: Path) -> None:
 
 def _is_empty(folder: Path) -> bool:
     """Whether a folder holds nothing but what is written before the config."""
-    from hpgmn.base.files import LOCK_FILE
-
     early = (PORTFOLIO_FILE, LOCK_FILE)
     return folder.is_dir() and all(
         path.name in early or is_draft(path.name) for path in folder.iterdir()
@@ -260,22 +232,14 @@ def finished_run(folder: Path) -> dict[str, Any] | None:
 
 
 def create_backup(folder: Path) -> None:
-    """Link the files of a finished run, which takes no space, into a folder of their own.
-
-    Raises:
-        HPGMNError: the backup cannot be written; nothing was changed.
-    """
+    """Link the files of a finished run, which takes no space, into a folder of their own."""
     with atomic_folder(folder / BACKUP_FOLDER) as draft:  # replaces one left by a killed process
         for name in (METRICS_FILE, *RESULT_FILES, CONFIG_FILE):
             if (folder / name).is_file():
-                _link(folder / name, draft / name)
-
-
-def _link(source: Path, target: Path) -> None:
-    try:
-        os.link(source, target)
-    except OSError:  # a file system without links
-        shutil.copy2(source, target)
+                try:
+                    os.link(folder / name, draft / name)
+                except OSError:  # a file system without links
+                    shutil.copy2(folder / name, draft / name)
 
 
 def restore_backup(folder: Path) -> None:

@@ -39,6 +39,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
     import pyarrow.compute as pc
 
+    from hpgmn.shards import Shards
+
 RESTORE = Remedy("Train again", option="overwrite", value=True) | "Restore the file"
 
 
@@ -81,6 +83,18 @@ class TrainingResult:
     estimator_logits: Tensor | None = None
 
 
+def graph_summary(graph: Graph | Shards, homophily: float | None) -> dict[str, Any]:
+    """Return the sizes of a graph, for ``metrics.json``."""
+    return {
+        "num_nodes": graph.num_nodes,
+        "num_edges": graph.num_edges,
+        "num_features": graph.num_features,
+        "num_classes": graph.num_classes,
+        "class_names": list(graph.class_names),
+        "homophily": homophily,
+    }
+
+
 def run_metrics(
     spec: RunSpec, result: TrainingResult, graph: str, summary: Mapping[str, Any]
 ) -> dict[str, Any]:
@@ -88,7 +102,7 @@ def run_metrics(
 
     Args:
         graph: its name.
-        summary: its sizes and ``class_names``.
+        summary: its :func:`graph_summary`.
     """
     from hpgmn.evaluation.scores import (
         Score,

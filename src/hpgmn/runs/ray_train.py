@@ -61,10 +61,8 @@ def run_with_ray(
 
     Args:
         spec: from :func:`hpgmn.runs.shard_run.shard_spec`.
-        shards: of the graph, on a disk that every worker sees.
-        folder: a prepared run folder, on such a disk.
+        shards: on a disk that every worker sees, as the prepared run folder.
         workers: how many processes train, each with a core or with a GPU.
-        address: of a Ray cluster; see :func:`hpgmn.engines.ray.connect_ray`.
         retries: how often the workers are restarted after one was lost.
         report: called while the first worker trains.
 

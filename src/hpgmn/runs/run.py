@@ -125,9 +125,6 @@ class Run:
     The model and the trained graph are read once and kept; nothing is printed.
 
     Args:
-        folder: the run folder.
-        spec: what was trained.
-        model: the trained model.
         graph: the trained graph, if it is in memory.
         metrics: the content of ``metrics.json``, if it is in memory.
         device: where predictions are computed.
@@ -235,15 +232,12 @@ class Run:
         """Return the number of a split (None: the first) and the models of its seeds."""
         number = self.spec.splits[0] if split is None else split
         if number not in self._by_split:
-            places = [
-                place
-                for place, replica in enumerate(self.model.replicas)
-                if replica.split == number
-            ]
+            replicas = self.model.replicas
+            places = [place for place, replica in enumerate(replicas) if replica.split == number]
             if not places:
                 known = ", ".join(map(str, self.spec.splits))
                 raise HPGMNError(f"The run has no split {number}.", f"Choose from: {known}")
-            is_all = len(places) == len(self.model.replicas)
+            is_all = len(places) == len(replicas)
             self._by_split[number] = self.model if is_all else self.model.choose(places)
         return number, self._by_split[number]
 
@@ -273,10 +267,10 @@ class Run:
         known = models.known_positions(loaded)
         new = None if known is None else np.flatnonzero(known < 0)
         nodes = self._new_nodes(loaded, new) if only_new else None
-        chances = models.mean_probabilities(loaded, self.device, nodes=nodes).numpy()
+        probabilities = models.mean_probabilities(loaded, self.device, nodes=nodes).numpy()
         names = np.asarray(models.class_names, dtype=object)
-        labels = names[chances.argmax(axis=1)]
-        labels[chances.max(axis=1) < min_confidence] = None
+        labels = names[probabilities.argmax(axis=1)]
+        labels[probabilities.max(axis=1) < min_confidence] = None
         ids = loaded.node_ids if loaded.node_ids is not None else np.arange(loaded.num_nodes)
         ids = ids if nodes is None else ids[nodes]
         if loaded.preparation is not None:
@@ -286,7 +280,7 @@ class Run:
         return Predictions(
             node_ids=ids,
             labels=labels,
-            probabilities=chances,
+            probabilities=probabilities,
             class_names=models.class_names,
             split=number,
             seeds=len(models.replicas),
@@ -350,7 +344,9 @@ class Run:
             "score_mean": score.mean,
             "score_std": score.std,
             "score": list(score.values),
-            "metrics": {name: {"mean": one.mean, "std": one.std} for name, one in scored.items()},
+            "metrics": {
+                name: {"mean": value.mean, "std": value.std} for name, value in scored.items()
+            },
             "classes": class_report(
                 logits.argmax(dim=-1).numpy(), loaded.y, masks, model.class_names
             ),

@@ -1,4 +1,4 @@
-"""A run on row shards: the usual run folder, trained by one or several ranks, written by rank 0."""
+"""A run on row shards, trained alone, under torchrun or by Ray; rank 0 writes the run folder."""
 
 from __future__ import annotations
 
@@ -43,8 +43,15 @@ from hpgmn.runs.folder import (
     note_made_with,
     prepare_folder,
 )
-from hpgmn.runs.outputs import NodeTable, TrainingResult, roles, run_metrics, write_history
-from hpgmn.runs.spec import RunSpec, changes, surroundings
+from hpgmn.runs.outputs import (
+    NodeTable,
+    TrainingResult,
+    graph_summary,
+    roles,
+    run_metrics,
+    write_history,
+)
+from hpgmn.runs.spec import RunSpec, changes, check_seeds, surroundings
 from hpgmn.shards import ESTIMATOR_FILE, Shards
 from hpgmn.statistics import StatisticsSettings
 from hpgmn.training.checkpoint import read_tensors
@@ -89,22 +96,15 @@ def shard_spec(
     seeds: int = 1,
     metric: str = "accuracy",
     positive: str | None = None,
-    device: str = "cpu",
-    calibrate: bool = True,
-    deterministic: bool = False,
+    **options: Any,
 ) -> RunSpec:
     """Return the specification of a run on row shards; refuse what cannot be trained.
 
     Args:
-        shards: of the graph.
         settings: what differs from the settings of the shards; ``batch_size`` defaults to
             :data:`BATCH_SIZE`.
-        seeds: how many.
-        metric: selects epochs and is reported.
         positive: the positive class of two; None for the rarer.
-        device: "cpu" or "cuda".
-        calibrate: whether a temperature is fitted to the validation nodes.
-        deterministic: whether a GPU is reproducible bit for bit.
+        options: ``device``, ``calibrate`` and ``deterministic`` of :class:`RunSpec`.
     """
     requested = settings or {}
     values = {**shards.settings, **requested}
@@ -114,9 +114,7 @@ def shard_spec(
     _refuse_fixed_settings(shards, chosen, requested)
     check_shard_settings(chosen, list(shards.statistics))
     require_metric(metric, len(shards.class_names), f"'{shards.name}'")
-    if seeds < 1:
-        remedy = Remedy("Train at least one seed", option="seeds", value=1)
-        raise SettingError(f"The number of seeds must be at least 1 (got {seeds}).", remedy)
+    check_seeds(seeds)
     _read_estimator(shards)
     counts, number = count_labels(shards), shards.split or 0
     check_counts(counts, shards.class_names, shards.name, number)
@@ -129,9 +127,7 @@ def shard_spec(
         seeds=seeds,
         metric=metric,
         positive=check_positive(metric, int(seen[0] >= seen[1]), shards.class_names, positive),
-        device=device,
-        calibrate=calibrate,
-        deterministic=deterministic,
+        **options,
     )
 
 
@@ -208,9 +204,7 @@ def run_on_shards(
 
     Args:
         spec: from :func:`shard_spec`.
-        shards: of the graph.
         folder: a prepared run folder that every rank sees.
-        ranks: the processes that train together.
         report: called by rank 0 after each epoch.
 
     Returns:
@@ -270,7 +264,9 @@ class _RankRun:
             self._merge_parts()
             self._write_model(state, result)
             write_history(self.folder / HISTORY_FILE, self.replicas, state.history)
-            metrics = self._metrics(result)
+            summary = graph_summary(self.shards, self.shards.homophily)
+            metrics = run_metrics(self.spec, result, self.shards.name, summary)
+            metrics["hardware"]["ranks"] = self.ranks.size
             sizes = {"train": train_size, "val": result.val[0].sum(), "test": result.test[0].sum()}
             metrics["nodes"] = {part: [int(size)] for part, size in sizes.items()}
             metrics["warnings"] = warnings
@@ -365,7 +361,7 @@ class _RankRun:
             "num_features": shards.num_features,
             "class_names": list(shards.class_names),
             "source": "",
-            "preparation": shards.about["preparation"],
+            "preparation": shards.preparation,
         }
         SavedModel(
             find_model(MODEL),
@@ -377,21 +373,6 @@ class _RankRun:
             list(result.temperatures),
             list(result.mean_temperatures),
         ).write(self.folder / MODEL_FILE)
-
-    def _metrics(self, result: TrainingResult) -> dict[str, Any]:
-        """Return what ``metrics.json`` says of the training."""
-        shards = self.shards
-        summary = {
-            "num_nodes": shards.num_nodes,
-            "num_edges": shards.about["num_edges"],
-            "num_features": shards.num_features,
-            "num_classes": len(shards.class_names),
-            "class_names": list(shards.class_names),
-            "homophily": shards.about["homophily"],
-        }
-        metrics = run_metrics(self.spec, result, shards.name, summary)
-        metrics["hardware"]["ranks"] = self.ranks.size
-        return metrics
 
 
 _REFUSED, _FINISHED = "refused", "finished"  # what rank 0 broadcasts instead of a specification

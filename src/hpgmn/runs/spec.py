@@ -48,14 +48,11 @@ class RunSpec:
 
     Attributes:
         graph: the dataset's name or the path of the graph.
-        model: the model's name.
         settings: all of the model's settings.
-        splits: the numbers of the splits.
         seeds: how many seeds on each split: 0 … seeds-1.
         protocol: the protocol whose splits are used, if any.
         metric: what selects epochs and is reported.
         positive: the class that average_precision and precision@K of two classes look for.
-        device: "cpu" or "cuda".
         calibrate: whether a temperature is fitted to the validation nodes.
         tables: the roles of columns, where the graph is read from tables.
         deterministic: whether a GPU gives bit-identical results.
@@ -136,8 +133,7 @@ def make_spec(
     """Build the specification of a run.
 
     Args:
-        graph: the graph.
-        source: its dataset name or path.
+        source: the dataset name or path of the graph.
         options: fields of :class:`RunSpec`; without ``settings`` the model's shipped ones apply,
             and all but the device have a default.
         settings: what differs from these settings.
@@ -210,17 +206,20 @@ def resolve_device(name: str, engine: Engine | None = None) -> str:
     return name
 
 
+def check_seeds(seeds: int) -> None:
+    """Refuse to train no seed."""
+    if seeds < 1:
+        remedy = Remedy("Train at least one", option="seeds", value=1)
+        raise SettingError(f"The number of seeds must be at least 1 (got {seeds}).", remedy)
+
+
 def check_run(spec: RunSpec, graph: Graph) -> tuple[list[Split], list[str]]:
     """Refuse what cannot be trained before work starts; return the splits and warnings."""
     entry = find_model(spec.model)
     entry.floats(graph, make_settings(entry.settings, spec.settings))  # builds a user's own model
     require_metric(spec.metric, graph.num_classes, f"'{graph.name}'")
     positive_class(spec.metric, graph.y[:0], graph.class_names, spec.positive)
-    if spec.seeds < 1:
-        raise SettingError(
-            f"At least 1 seed is required (got {spec.seeds}).",
-            Remedy("Choose 1 or more", option="seeds"),
-        )
+    check_seeds(spec.seeds)
     warnings = graph_warnings(graph)
     splits = []
     for number in spec.splits:

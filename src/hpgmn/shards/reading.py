@@ -40,6 +40,7 @@ class Shards:
     Attributes:
         about: the whole manifest.
         identity: a digest of it.
+        num_edges: None if they were too many to count without duplicates; so is ``homophily``.
         ranges: the first node of each range and the one after the last.
         split: the number of the marked split; None if the graph has none.
         settings: of the statistics, with resolved forms.
@@ -81,8 +82,12 @@ class Shards:
         self.name = str(about["graph"])
         self.num_nodes = int(about["num_nodes"])
         self.num_features = int(about["num_features"])
+        self.num_edges: int | None = about["num_edges"]
+        self.homophily: float | None = about["homophily"]
         self.ranges = [(int(first), int(last)) for first, last in about["ranges"]]
         self.class_names = tuple(str(name) for name in about["class_names"])
+        self.num_classes = len(self.class_names)
+        self.preparation: dict[str, Any] | None = about["preparation"]
         self.split: int | None = about["split"]
         self.settings: dict[str, Any] = dict(about["settings"])
         self.statistics: dict[str, dict[str, Any]] = dict(about["statistics"])

@@ -104,7 +104,6 @@ class Source:
     """A graph and what is computed from it once, for all statistics.
 
     Args:
-        device: where products are computed.
         columns: for another graph than the training graph: position of each node in the training
             graph, -1 if it was not there.
         width: the number of nodes of the training graph, with ``columns``.

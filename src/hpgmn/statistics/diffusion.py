@@ -162,7 +162,6 @@ class DenseDiffusion(Statistic):
 
     Args:
         arrays: from :func:`dense_arrays`.
-        device: where products are computed.
     """
 
     def __init__(self, arrays: Mapping[str, Array], device: torch.device | str = "cpu") -> None:
@@ -229,12 +228,7 @@ def _columns(matrix: sp.csr_array, nodes: Array, theta: Array) -> Array:
 
 
 class ImplicitDiffusion(Statistic):
-    """S as a power iteration: exact to the tolerance, memory E + N·D, backward with Tᵀ.
-
-    Args:
-        transition_matrix: T, (N, N).
-        device: where products are computed.
-    """
+    """S as a power iteration: exact to the tolerance, memory E + N·D, backward with Tᵀ."""
 
     def __init__(
         self, transition_matrix: sp.csr_array, settings: Any, device: torch.device | str = "cpu"

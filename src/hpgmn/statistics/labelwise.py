@@ -1,6 +1,7 @@
-"""Class counts and class means of neighbours, lengths and scalings of rows.
+"""Class counts and class means of neighbours.
 
-A label of -1 is unknown and counts for no class.
+Row v of an adjacency (N, N) lists the neighbours of v; attributes are (N, F); a label of -1 is
+unknown and counts for no class.
 """
 
 from __future__ import annotations
@@ -47,9 +48,7 @@ def class_counts(adjacency: sp.csr_array, labels: Array, num_classes: int) -> Ar
     """r²: count the neighbours (sum their weights) of each label; Eq. (4).
 
     Args:
-        adjacency: (N, N), row v lists the neighbours of v.
         labels: (R, N) or (N,); or, for soft counts, (R, N, C) probabilities of each class.
-        num_classes: C.
 
     >>> path = sp.csr_array(np.array([[0, 1, 1], [0, 0, 1], [0, 0, 0]], dtype=np.float32))
     >>> class_counts(path, np.array([0, 1, 1]), 2)
@@ -149,10 +148,7 @@ def class_mean_rows(
     which bounds memory.
 
     Args:
-        adjacency: (M, N), row v lists the neighbours of v; some rows of a graph, or all.
-        x: (N, F).
-        labels: (N,).
-        num_classes: C.
+        adjacency: (M, N), some rows of a graph, or all.
         unit_length: whether each node's row is scaled to length 1.
         out: (M, C·F) float16 for the result, for example in a mapped file.
         compiled: whether to use :func:`fill_class_means`, whose last bits differ; None as above.
@@ -217,16 +213,7 @@ def sparse_class_means(
     unit_length: bool = False,
     device: torch.device | str = "cpu",
 ) -> SparseReplicaRows:
-    """Return :func:`class_means` of each replica as sparse rows, for batches of nodes.
-
-    Args:
-        adjacency: (N, N), row v lists the neighbours of v.
-        x: (N, F).
-        labels: (R, N), one row per replica.
-        num_classes: C.
-        unit_length: whether each node's row is scaled to length 1.
-        device: where products happen.
-    """
+    """Return :func:`class_means` of R replicas as sparse rows, for batches; labels are (R, N)."""
     blocks = []
     for row in labels:
         means = class_means(adjacency, x, row, num_classes)
@@ -309,14 +296,6 @@ def class_means_on_device(
     """Return :func:`class_means` of R replicas as dense rows (R, N, C·F) of a GPU.
 
     Beside the result there is never more than one class of one replica in single precision.
-
-    Args:
-        adjacency: (N, N), row v lists the neighbours of v.
-        x: (N, F), on the device of the adjacency.
-        labels: (R, N), -1 unknown, on the same device.
-        num_classes: C.
-        unit_length: whether each node's row is scaled to length 1.
-        dtype: of the result.
     """
     (num_nodes, width), neighbor = x.shape, adjacency.columns_of_entries
     rows = torch.empty(
@@ -360,13 +339,9 @@ def fill_class_means(
     number of threads.
 
     Args:
-        adjacency: (M, N), row v lists the neighbours of v; some rows of a graph, or all.
-        x: (N, F) float32.
-        labels: (N,); -1 is unknown.
-        num_classes: C.
+        adjacency: (M, N), some rows of a graph, or all.
         out: (M, C·F), half or single precision, for example in a mapped file.
-        unit_length: whether each node's row is scaled to length 1.
-        threads: how many; None for as many as torch uses.
+        threads: None for as many as torch uses.
     """
     num_nodes, width = adjacency.shape[0], x.shape[1]
     # Unsigned indices skip the test for negative ones; unknown labels are an extra class.

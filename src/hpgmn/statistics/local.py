@@ -124,7 +124,6 @@ class LocalStatistics(Source):
 
         Args:
             labels: (R, N) pseudo-labels; -1 is unknown.
-            num_classes: C.
             settings: one per replica; they may differ in ``neighbors`` alone.
             shares: (R, N, C) probabilities of each class, for ``soft_counts``; None takes the
                 labels as certain.

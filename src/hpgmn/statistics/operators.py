@@ -122,11 +122,7 @@ def align_rows(matrix: Tensor) -> Tensor:
 
 
 class SomeRows(Statistic):
-    """Some rows of a statistic without a more compact form of them.
-
-    Args:
-        nodes: (R, B).
-    """
+    """Some rows of a statistic, (R, B) nodes, without a more compact form of them."""
 
     def __init__(self, statistic: Statistic, nodes: Tensor) -> None:
         self.statistic = statistic
@@ -366,10 +362,6 @@ class NeighborMean(Statistic):
     """The mean of a statistic over neighbours: P·r for row-normalised P, zero without neighbours.
 
     Only products with a weight are averaged, so the cost is that of one propagation.
-
-    Args:
-        statistic: r, of all nodes.
-        propagation: P, (N, N).
     """
 
     def __init__(self, statistic: Statistic, propagation: SparseMatrix) -> None:

@@ -33,7 +33,7 @@ class StatisticsSettings:
     )
     neighbors: str = setting(
         "both",
-        "whose edges make a neighbourhood; both: one set of statistics per direction",
+        "edge direction of neighbours; both: one set of statistics per direction",
         choices=NEIGHBORS,
         per_replica=True,
     )
@@ -44,11 +44,11 @@ class StatisticsSettings:
     )
     class_counts_scaling: str = setting(
         "log",
-        "class counts as they are, log(1+n), as shares, or of unit length",
+        "class counts as they are, log(1+n), divided by their sum, or of unit length",
         choices=("raw", "log", "fraction", "unit"),
     )
     soft_counts: bool = setting(
-        False, "count neighbours by their probabilities of each class instead of by their label"
+        False, "count class probabilities of neighbours instead of their labels"
     )
     class_means_scaling: str = setting(
         "raw", "class means as they are or of unit length", choices=("raw", "unit")
@@ -59,13 +59,11 @@ class StatisticsSettings:
         "sketch), or factored (never an N×C·F array)",
         choices=("auto", *MEANS_FORMS),
     )
-    class_means_dim: int = setting(64, "sketch of class means: its columns for each class", low=4)
+    class_means_dim: int = setting(64, "sketch of class means: columns per class", low=4)
     diffusion: str = setting(
         "ppr", "personalised PageRank or the heat kernel", choices=("ppr", "heat")
     )
-    teleport: float = setting(
-        0.15, "PPR's probability of going back to the start", low=0.01, high=0.99
-    )
+    teleport: float = setting(0.15, "restart probability of PPR", low=0.01, high=0.99)
     heat_time: float = setting(3.0, "time of the heat kernel", low=0.01, high=50.0)
     normalization: str = setting(
         "column",
@@ -81,13 +79,13 @@ class StatisticsSettings:
         choices=("auto", *FORMS),
     )
     diffusion_tolerance: float = setting(
-        1e-6, "what a form may leave out of the series", low=1e-12, high=0.1
+        1e-6, "largest sum of the truncated terms of the series", low=1e-12, high=0.1
     )
-    diffusion_topk: int = setting(64, "topk: the most entries of a row", low=1)
+    diffusion_topk: int = setting(64, "topk: maximum number of entries per row", low=1)
     diffusion_threshold: float = setting(
-        1e-4, "topk: the largest residual that is pushed no further", low=1e-9, high=0.1
+        1e-4, "topk: residuals up to this size are not pushed", low=1e-9, high=0.1
     )
-    diffusion_dim: int = setting(256, "sketch: its columns", low=16)
+    diffusion_dim: int = setting(256, "sketch: number of columns", low=16)
     diffusion_scaling: str = setting(
         "unit", "diffusion rows as they are or of unit length", choices=("raw", "unit")
     )

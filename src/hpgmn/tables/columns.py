@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import TYPE_CHECKING, Any, TypedDict
 
 import pyarrow as pa
 
@@ -13,6 +13,9 @@ from hpgmn.base.errors import GraphError, Remedy, SettingError, count_noun, list
 from hpgmn.tables.preparation import Preparation
 from hpgmn.tables.sources import EDGE_LISTS, TABLES, Table, is_numeric, not_numeric, open_table
 from hpgmn.tables.splitting import SPLIT_BY
+
+if TYPE_CHECKING:
+    from hpgmn.tables.memory import Network
 
 NAMES = {
     "id": ("id", "node", "node_id", "name"),
@@ -198,14 +201,9 @@ def open_tables(
     if is_graphml:
         from hpgmn.tables.memory import read_graphml
 
-        if columns.id or columns.source or columns.target:
-            raise SettingError(
-                "A GraphML file names its nodes and the ends of its edges itself.",
-                "Leave out id, source and target",
-            )
-        node_table, edge_table, id_column, declared = read_graphml(source)
-        directed = declared if columns.directed is None else columns.directed
-        columns = replace(columns, id=id_column, directed=directed)
+        network = read_graphml(source)
+        node_table, edge_table = network.nodes, network.edges
+        columns = network_columns(columns, network)
     else:
         node_table, edge_table = _open_both(source, nodes)
     if nodes is not None and (source.is_dir() or is_graphml):
@@ -214,6 +212,28 @@ def open_tables(
             "Leave out nodes",
         )
     return assign_roles(node_table, edge_table, columns, prepare=prepare, preparation=preparation)
+
+
+def network_columns(columns: Columns, network: Network) -> Columns:
+    """Return the columns of a network: its own ids, ends of edges and direction."""
+    if columns.id or columns.source or columns.target:
+        raise SettingError(
+            "A network names its nodes and the ends of its edges itself.",
+            "Leave out id, source and target",
+        )
+
+    def spread(names: Sequence[str]) -> tuple[str, ...]:
+        return tuple(part for name in names for part in network.parts.get(name, [name]))
+
+    return replace(
+        columns,
+        id=network.id,
+        source="source",
+        target="target",
+        drop=spread(columns.drop),
+        attributes=None if columns.attributes is None else spread(columns.attributes),
+        directed=network.directed if columns.directed is None else columns.directed,
+    )
 
 
 def assign_roles(

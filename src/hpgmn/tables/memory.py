@@ -22,17 +22,22 @@ _CONVERSION_ERRORS = (pa.ArrowException, TypeError, ValueError, OverflowError)
 
 
 class Network(NamedTuple):
-    """Nodes and edges of a network; ``id`` is the column of node names."""
+    """Nodes and edges of a network.
+
+    ``id`` is the column of node names; ``parts`` are the columns that replace each attribute of
+    lists.
+    """
 
     nodes: MemoryTable
     edges: MemoryTable
     id: str
     directed: bool
+    parts: dict[str, list[str]]
 
 
 def memory_table(value: Any, label: str) -> MemoryTable:
     """Convert a pandas DataFrame, a pyarrow Table or a mapping of columns."""
-    return MemoryTable(Path(label), _arrow_table(value, label), label)
+    return MemoryTable(_arrow_table(value, label), label)
 
 
 def _arrow_table(value: Any, label: str) -> pa.Table:
@@ -88,48 +93,30 @@ def read_graphml(path: Path) -> Network:
         raise GraphError(
             f"'{path}' cannot be read as GraphML ({reason}).", "Write it again"
         ) from None
-    nodes, edges, id_column = _network_tables(graph)
-    return Network(
-        MemoryTable(path, nodes, f"{path.name} (nodes)"),
-        MemoryTable(path, edges, f"{path.name} (edges)"),
-        id_column,
-        bool(graph.is_directed()),
-    )
+    return read_networkx(graph, f"{path.name} (nodes)", f"{path.name} (edges)")
 
 
-def read_networkx(network: Any) -> tuple[Network, dict[str, list[str]]]:
-    """Convert a networkx graph.
-
-    Returns:
-        The tables, and the names of the columns that replace each attribute of lists.
-    """
-    if not (hasattr(network, "nodes") and hasattr(network, "is_directed")):
-        raise GraphError(f"from_networkx takes a networkx graph (got {type(network).__name__}).")
-    if network.number_of_nodes() == 0:
-        raise GraphError("The networkx graph has no nodes.", "Add some first")
-    nodes, edges, id_column = _network_tables(network)
-    nodes, parts = _spread_lists(nodes)
-    tables = Network(
-        memory_table(nodes, "nodes"),
-        memory_table(edges, "edges"),
-        id_column,
-        bool(network.is_directed()),
-    )
-    return tables, parts
-
-
-def _network_tables(graph: Any) -> tuple[pa.Table, pa.Table, str]:
-    """Return nodes, edges (with columns source and target), and the column of node names."""
+def read_networkx(graph: Any, nodes_label: str = "nodes", edges_label: str = "edges") -> Network:
+    """Convert a networkx graph to tables; edges have columns source and target."""
+    if not (hasattr(graph, "nodes") and hasattr(graph, "is_directed")):
+        raise GraphError(f"from_networkx takes a networkx graph (got {type(graph).__name__}).")
     nodes, defaults = dict(graph.nodes(data=True)), graph.graph.get("node_default", {})
     attributes = _columns(list(nodes.values()), defaults)
     id_column = next(name for name in _id_names() if name not in attributes)
+    node_table, parts = _spread_lists(pa.table({id_column: _text(list(nodes)), **attributes}))
     edges, defaults = list(graph.edges(data=True)), graph.graph.get("edge_default", {})
     ends = {
         "source": _text([source for source, _, _ in edges]),
         "target": _text([target for _, target, _ in edges]),
     }
     edge_table = pa.table(_columns([data for _, _, data in edges], defaults) | ends)
-    return pa.table({id_column: _text(list(nodes)), **attributes}), edge_table, id_column
+    return Network(
+        memory_table(node_table, nodes_label),
+        memory_table(edge_table, edges_label),
+        id_column,
+        bool(graph.is_directed()),
+        parts,
+    )
 
 
 def _id_names() -> Iterator[str]:

@@ -74,16 +74,6 @@ class TableData:
     preparation: dict[str, Any] | None
 
 
-@dataclass(frozen=True, eq=False)
-class ExistingGraph:
-    """What is read of the graph that tables extend."""
-
-    name: str
-    node_ids: Array
-    class_names: Sequence[str]
-    is_weighted: bool
-
-
 def ignore_progress(step: str, done: int, total: int | None) -> None:
     """Report progress nowhere."""
 
@@ -93,7 +83,7 @@ def read_tables(
     progress: Progress = ignore_progress,
     log: Log = logger.info,
     *,
-    existing: ExistingGraph | None = None,
+    onto: Any | None = None,
     earlier_ids: Array | None = None,
 ) -> TableData:
     """Read two tables into arrays.
@@ -105,10 +95,10 @@ def read_tables(
         tables: from :func:`hpgmn.tables.columns.open_tables`.
         progress: called after each batch.
         log: receives what becomes of columns and edges.
-        existing: a graph that the tables extend; edges may name its nodes.
+        onto: a graph that the tables extend; edges may name its nodes.
         earlier_ids: ids of an earlier graph, for the message about edges to unknown nodes.
     """
-    has_integer_ids = existing is None and all(
+    has_integer_ids = onto is None and all(
         table.has_integers(column)
         for table, column in (
             (tables.nodes, tables.id),
@@ -118,16 +108,15 @@ def read_tables(
     )
     ids, labels, roles = _read_names(tables, has_integer_ids, progress)
     all_ids = ids
-    if existing is not None:
-        if existing.is_weighted and tables.weight is None:
+    if onto is not None:
+        if onto.is_weighted and tables.weight is None:
             raise GraphError(
-                f"{tables.edges.label} has no weights, but the edges of graph '{existing.name}' "
-                "have.",
+                f"{tables.edges.label} has no weights, but the edges of graph '{onto.name}' have.",
                 Remedy("Add the column") | Remedy("Name it", option="weight"),
             )
-        all_ids = _extend_ids(existing, tables, ids)
+        all_ids = _extend_ids(onto, tables, ids)
     preparation = tables.preparation
-    earlier = preparation if preparation is not None else existing
+    earlier = preparation if preparation is not None else onto
     y, class_names = labels.classes(() if earlier is None else earlier.class_names)
     if tables.prepare and preparation is None and y is not None:
         check_labels(tables, y, class_names or [])
@@ -174,14 +163,14 @@ def log_degrees(edge_index: Array, num_nodes: int) -> Array:
     return np.log1p(np.bincount(ends, minlength=num_nodes))
 
 
-def _extend_ids(existing: ExistingGraph, tables: Tables, ids: Any) -> Any:
+def _extend_ids(graph: Any, tables: Tables, ids: Any) -> Any:
     """Append new ids to those of a graph; refuse ids in both."""
-    known = pa.array(existing.node_ids.tolist(), pa.large_string())
+    known = pa.array(graph.node_ids.tolist(), pa.large_string())
     table = tables.nodes
     table.refuse_rows(
         pc.is_in(ids, value_set=known).to_numpy(zero_copy_only=False),
         lambda row: (
-            f"{table.row(row)} has the id '{ids[row].as_py()}', which graph '{existing.name}' has "
+            f"{table.row(row)} has the id '{ids[row].as_py()}', which graph '{graph.name}' has "
             "already"
         ),
         "Leave such rows out, or pass the whole graph, old and new, instead of adding to it",

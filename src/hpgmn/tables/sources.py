@@ -222,7 +222,7 @@ class MemoryTable(Table):
     Text is parsed as in a CSV file: a column of numbers, dates or booleans gets that type.
     """
 
-    def __init__(self, path: Path, table: pa.Table, label: str) -> None:
+    def __init__(self, table: pa.Table, label: str) -> None:
         self._table = table
         self._parsed = {
             name: _parse_text(column)
@@ -233,8 +233,7 @@ class MemoryTable(Table):
             (name, self._parsed[name].type if name in self._parsed else kind)
             for name, kind in zip(table.column_names, table.schema.types, strict=True)
         ]
-        super().__init__(path, types, False)
-        self.label = label
+        super().__init__(Path(label), types, False)
 
     def has_integers(self, column: str) -> bool:
         """See ``Table``; ids in text stay as they are written."""

@@ -2,16 +2,35 @@
 
 from dataclasses import fields
 
+import numpy as np
 import pytest
 import torch
 
+from hpgmn.base.randomness import Noise
 from hpgmn.base.settings import make_settings
 from hpgmn.graph import Graph
 from hpgmn.models import MODELS
 from hpgmn.models.baselines.baseline import BaselineSettings, GraphSettings
+from hpgmn.models.layers import initialise
+from hpgmn.models.stage import Replica, make_task
 
 BASELINES = [name for name in MODELS if not name.startswith("hpgmn")]
-F, D, C = 7, 64, 4  # attributes and classes of wild_graph, the default width
+SIZES = [(name, {}) for name in BASELINES] + [
+    ("chebnet", {"order": 4}),
+    ("cpgnn", {"prior": "cheby"}),
+    ("dirgcn", {"jump": "concat"}),
+    ("dirgcn", {"layers": 1}),
+    ("dirgcn", {"out_share": 1.0}),
+    ("dirgcn", {"unit_layers": True}),
+    ("fsgnn", {"self_loops": "with"}),
+    ("h2gcn", {"hidden_dim": 16}),
+    ("h2gcn", {"rounds": 1}),
+    ("linkx", {"adjacency_layers": 3}),
+    ("lwgcn", {"form": "direct"}),
+    ("lwgcn", {"mix_gcnii": True}),
+    ("mixhop", {"powers": 4}),
+]
+"""Models whose size is measured, with settings."""
 
 
 @pytest.mark.parametrize("name", BASELINES)
@@ -24,49 +43,71 @@ def test_requested_nodes_are_rows_of_the_whole(build, name):
     torch.testing.assert_close(found, expected)
 
 
+@pytest.fixture(scope="module")
+def wide_graph():
+    """100 nodes of 500 attributes with many edges: no part of an estimate is negligible."""
+    random = np.random.default_rng(5)
+    part = random.permutation(100)
+    return Graph(
+        random.normal(size=(100, 500)),
+        random.integers(0, 100, (2, 1500)),
+        np.arange(100) % 4,
+        train_mask=part < 50,
+        val_mask=part >= 50,
+    )
+
+
+@pytest.mark.parametrize(("name", "settings"), SIZES)
+def test_the_size_estimate_is_that_of_parameters_and_of_a_training_pass(wide_graph, name, settings):
+    entry = MODELS[name]
+    chosen = make_settings(entry.settings, settings)
+    mask = wide_graph.split(0).train
+    task = make_task(wide_graph, [Replica(0, 0, chosen)], [(mask, mask)], "cpu")
+    done, sizes = {}, []
+    for stage_name, builder in entry.stages.items():
+        stage = builder(task, done)
+        initialise(stage.model, task.keys(stage_name))
+        done[stage_name] = dict(stage.model.named_parameters())
+        if done[stage_name]:
+            sizes.append(measured_size(stage, Noise(task.keys(stage_name), 1)))
+    parameters, activations = (max(size) for size in zip(*sizes, strict=True))
+    found_parameters, per_node = entry.floats(wide_graph, chosen)
+    assert 0.6 < found_parameters / parameters < 1.3
+    assert 1 < (found_parameters + 100 * per_node) / (parameters + activations) < 4
+
+
 @pytest.mark.parametrize(
-    ("name", "smaller", "larger", "parameters"),
+    ("name", "settings", "parameters", "per_node"),
     [
-        ("gcn", {"layers": 2}, {"layers": 5}, F * D),
-        ("mlp", {"layers": 2}, {"layers": 5}, F * D),
-        ("appnp", {"layers": 2}, {"layers": 5}, F * D),
-        ("gprgnn", {"layers": 2}, {"layers": 5}, F * D),
-        ("gcn-jk", {"layers": 2}, {"layers": 5}, F * D),
-        ("graphsage", {"layers": 1}, {"layers": 3}, 2 * F * D),
-        ("gat", {"heads": 1}, {"heads": 4}, D * (F + D)),
-        ("mmp", {"layers": 2}, {"layers": 5}, D * (F + 2 * D)),
-        ("chebnet", {"order": 1}, {"order": 3}, 2 * F * D),
-        ("chebnet", {"order": 3}, {"order": 4}, 4 * F * D),
-        ("mixhop", {"powers": 1}, {"powers": 3}, F * 128 + 128 * 128),
-        ("mixhop", {"powers": 3}, {"powers": 4}, F * 256 + 256 * 256),
-        ("h2gcn", {"rounds": 1}, {"rounds": 2}, D * (F + 3 * C)),
-        ("dirgcn", {"out_share": 1.0}, {"out_share": 0.5}, D * (F + 2 * D)),
-        ("cpgnn", {}, {"rounds": 2}, F * D),
-        ("cpgnn", {"prior": "cheby"}, {"prior": "cheby", "order": 3}, 3 * F * D),
-        ("bmgcn", {"layers": 2}, {"layers": 3}, 3 * F * D),
-        ("dssl", {}, {"layers": 3}, 2 * F * D),
-        ("dssl", {}, {"samples": 9}, 2 * F * D),
-        ("dssl", {}, {"factors": 9}, 2 * F * D),
-        ("dssl", {}, {"hidden_dim": 65}, 2 * F * D),
+        ("h2gcn", {"rounds": 1}, 64 * (500 + 3 * 4), 64 * (6 * 3 + 6)),
+        ("h2gcn", {"rounds": 2}, 64 * (500 + 7 * 4), 64 * (6 * 7 + 6)),
+        ("dirgcn", {"out_share": 1.0}, 64 * (500 + 2 * 64), 64 * 3 * 8),
+        ("dirgcn", {"out_share": 0.5}, 2 * 64 * (500 + 2 * 64), 64 * 3 * 10),
     ],
 )
-def test_larger_settings_have_a_larger_estimate(wild_graph, name, smaller, larger, parameters):
+def test_concatenations_and_directions_count_in_the_estimate(
+    wide_graph, name, settings, parameters, per_node
+):
     entry = MODELS[name]
-    small, large = (
-        entry.floats(wild_graph, make_settings(entry.settings, values))
-        for values in (smaller, larger)
-    )
-    assert small[0] == parameters
-    assert large[0] >= small[0]
-    assert large[1] > small[1] > 0
+    estimate = entry.floats(wide_graph, make_settings(entry.settings, settings))
+    assert estimate == (parameters, per_node)
 
 
-def test_more_edges_have_a_larger_estimate_where_edges_have_values(wild_graph):
-    fewer = Graph(wild_graph.x, wild_graph.edge_index[:, :20], wild_graph.y)
-    for name in ("bmgcn", "gat"):
-        entry = MODELS[name]
-        settings = entry.settings()
-        assert entry.floats(fewer, settings)[1] < entry.floats(wild_graph, settings)[1]
+def measured_size(stage, noise):
+    """The numbers in the parameters of a replica, and in what a pass stores for its gradients."""
+    stored = {}
+
+    def note(tensor):
+        stored[tensor.untyped_storage().data_ptr()] = tensor
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
+        stage.model(stage.inputs, noise, penalties=True)
+    for parameter in stage.model.parameters():
+        stored.pop(parameter.untyped_storage().data_ptr(), None)
+    sizes = [tensor.untyped_storage().nbytes() for tensor in stored.values()]
+    size = sum(size for size in sizes if size != 4 * 100 * 500)  # replicas share the attributes
+    return sum(parameter.numel() for parameter in stage.model.parameters()), size / 4
 
 
 @pytest.mark.parametrize(("name", "scaling"), [("gcn", "fraction"), ("mlp", "unit")])

@@ -109,16 +109,6 @@ def test_an_empty_row_counts_as_one_and_weights_are_summed():
     assert looped[0, 1] == pytest.approx(2 / (11 * 3) ** 0.5)
 
 
-def test_requested_nodes_are_rows_of_the_whole(build, form):
-    built = build("fsgnn")
-    assert isinstance(built.stage.inputs["hops"][-1], DenseRows) == (form == "dense")
-    nodes = torch.tensor([[3, 1, 22], [0, 0, 5]])
-    picked = torch.tensor([[2, 0], [1, 1]])
-    found = built.stage.model(built.stage.inputs, None, nodes, picked).logits
-    expected = built.logits[torch.arange(2)[:, None], nodes.gather(1, picked)]
-    torch.testing.assert_close(found, expected)
-
-
 def test_input_dropout_drops_columns_of_each_hop(build, form):
     built = build("fsgnn", dropout=0.0, attributes_dropout=0.5)
     assert isinstance(built.stage.inputs["hops"][-1], DenseRows) == (form == "dense")
@@ -229,10 +219,3 @@ def test_dense_hops_must_fit_and_pay(monkeypatch):
     assert pays_dense(full, 0, 3, 2)
     assert not pays_dense(full, 0, 4, 2)
     assert pays_dense(full, 0, 4, 1)
-
-
-@pytest.mark.parametrize(("self_loops", "inputs"), [("both", 7), ("with", 4), ("without", 4)])
-def test_every_input_counts_in_the_size_of_a_replica(wild_graph, self_loops, inputs):
-    parameters, per_node = MODELS["fsgnn"].floats(wild_graph, FSGNNSettings(self_loops=self_loops))
-    assert parameters == inputs * 7 * 64
-    assert per_node == 8 * inputs * 64

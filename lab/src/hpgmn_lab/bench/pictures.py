@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +12,7 @@ from hpgmn_lab.bench.peers import OURS
 from hpgmn_lab.bench.records import GIB
 from hpgmn_lab.bench.trials import PYG, label
 from hpgmn_lab.bench.variants import BASES, BATCHED, MAX_POINTS_BEHIND, differences
+from hpgmn_lab.rendering import save_figure, styled_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -28,18 +28,12 @@ _STYLE: dict[Any, Any] = {
     "text.color": INK,
     "axes.edgecolor": QUIET,
     "axes.labelcolor": INK,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
     "axes.grid": True,
     "axes.axisbelow": True,
     "grid.color": FAINT,
     "grid.linewidth": 0.6,
-    "legend.frameon": False,
-    "legend.fontsize": 8.5,
     "legend.handlelength": 1.4,
     "legend.columnspacing": 1.2,
-    "svg.fonttype": "none",
-    "svg.hashsalt": "hpgmn",
 }
 
 
@@ -55,19 +49,9 @@ def draw(record: Mapping[str, Any], path: Path) -> bool:
 @contextmanager
 def _figure(width: float, height: float, path: Path) -> Iterator[Figure]:
     """Yield a figure of a size in inches and save it."""
-    import matplotlib
-    from matplotlib.figure import Figure
-
-    with matplotlib.rc_context():
-        matplotlib.rcdefaults()
-        matplotlib.rcParams.update(_STYLE)
-        figure = Figure(figsize=(width, height), layout="constrained")
+    with styled_figure(width, height, _STYLE) as figure:
         yield figure
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message="Glyph .* missing from")
-            metadata = dict.fromkeys(("Creator", "Date", "Format", "Type"))
-            figure.savefig(path.with_suffix(".svg"), metadata=metadata)
-            figure.savefig(path.with_suffix(".png"), dpi=150, metadata={"Software": None})
+        save_figure(figure, path, dpi=150)
 
 
 def _draw_growth(record: Mapping[str, Any], path: Path) -> None:

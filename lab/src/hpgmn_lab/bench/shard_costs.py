@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -10,6 +9,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 from typing_extensions import override
 
@@ -17,8 +17,10 @@ from hpgmn.base.machine import reset_peak_memory
 from hpgmn.base.parsing import read_array
 from hpgmn.engines import Channel, Engine, Share, TaskResult
 from hpgmn.engines.processes import Callbacks
+from hpgmn.graph import Array
 from hpgmn.shards import shard
 from hpgmn.shards.cutting import transition_folder
+from hpgmn.shards.files import RowFile
 from hpgmn.shards.plan import Plan, Unit
 from hpgmn.shards.units import PLAN, compute, record
 from hpgmn.statistics.push import largest_of_range
@@ -77,19 +79,16 @@ class CostEngine(Engine):
 
     @contextmanager
     def counting_reads(self) -> Iterator[None]:
-        """Count what is read by ``preadv``; sharding reads in no other way."""
-        original = os.preadv
+        """Count the bytes of rows that are read."""
+        original = RowFile._read
 
-        def preadv(*arguments: Any) -> int:
-            count = original(*arguments)
-            self._read += count
-            return count
+        def read(file: RowFile, *arguments: Any) -> Array:
+            rows = original(file, *arguments)
+            self._read += rows.nbytes
+            return rows
 
-        os.preadv = preadv
-        try:
+        with patch.object(RowFile, "_read", read):
             yield
-        finally:
-            os.preadv = original
 
     def add(self, kind: str | None, work: Callable[[], Any], written: Callable[[], int]) -> None:
         """Run some work and add its cost; None is a kind that is not counted."""

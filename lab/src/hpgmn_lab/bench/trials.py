@@ -196,40 +196,9 @@ def _fit(model: str, settings: Any, on: Assignment) -> Trial:
 # PyTorch Geometric's models.
 
 
-class _Propagated(nn.Module):
-    """APPNP as in PyTorch Geometric's example: an MLP without normalisation, then propagation."""
-
-    def __init__(self, widths: list[int], settings: Any) -> None:
-        super().__init__()
-        from torch_geometric.nn import APPNP, MLP
-
-        self.encode = MLP(widths, dropout=settings.dropout, norm=None)
-        self.propagate = APPNP(settings.rounds, settings.teleport, cached=True)
-
-    def forward(self, x: Tensor, adjacency: Any) -> Tensor:
-        """Return logits (N, C)."""
-        logits: Tensor = self.propagate(self.encode(x), adjacency)
-        return logits
-
-
-class _AttributesOnly(nn.Module):
-    """An MLP with the signature of the others."""
-
-    def __init__(self, widths: list[int], settings: Any) -> None:
-        super().__init__()
-        from torch_geometric.nn import MLP
-
-        self.encode = MLP(widths, dropout=settings.dropout)
-
-    def forward(self, x: Tensor, adjacency: Any) -> Tensor:
-        """Return logits (N, C)."""
-        logits: Tensor = self.encode(x)
-        return logits
-
-
 def pyg_module(name: str, graph: Graph, settings: Any) -> nn.Module:
     """Return PyTorch Geometric's gcn, linkx, appnp or mlp."""
-    from torch_geometric.nn import GCN, LINKX
+    from torch_geometric.nn import APPNP, GCN, LINKX, MLP, Sequential
 
     hidden, classes = settings.hidden_dim, graph.num_classes
     widths = [graph.num_features, *[hidden] * (settings.layers - 1), classes]
@@ -241,10 +210,13 @@ def pyg_module(name: str, graph: Graph, settings: Any) -> nn.Module:
         sizes = (graph.num_nodes, graph.num_features, hidden, classes)
         layers = (settings.layers, settings.adjacency_layers, settings.attributes_layers)
         module = LINKX(*sizes, *layers, dropout=settings.dropout)
-    elif name == "appnp":
-        module = _Propagated(widths, settings)
+    elif name == "appnp":  # as in PyTorch Geometric's example
+        encode = MLP(widths, dropout=settings.dropout, norm=None)
+        propagate = APPNP(settings.rounds, settings.teleport, cached=True)
+        steps = [(encode, "x -> x"), (propagate, "x, adjacency -> x")]
+        module = Sequential("x, adjacency", steps)
     else:
-        module = _AttributesOnly(widths, settings)
+        module = MLP(widths, dropout=settings.dropout)  # its second argument is None
     return module
 
 

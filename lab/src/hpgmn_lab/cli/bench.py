@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.table import Column
 from rich.table import Table as RichTable
 from typer.core import TyperGroup
 
 from hpgmn.base.errors import SettingError
 from hpgmn.cli.console import out, say
 from hpgmn_lab.bench import BENCHMARKS, load_module
+from hpgmn_lab.rendering import frame, print_table
 
 if TYPE_CHECKING:
     from hpgmn_lab.bench.records import Record, Table
@@ -104,7 +104,7 @@ def _run(
     record = measure(call, **options)
     write_record(record, folder / f"{name}.json")
     for table in tables(record):
-        print_table(table)
+        print_table(table.title, frame(table.columns, table.rows))
     has_picture = draw(record, folder / name)
     pictures = f"; picture: {name}.png and {name}.svg beside it" if has_picture else ""
     say(f"Record: {folder / name}.json{pictures}.")
@@ -180,17 +180,3 @@ def run_all(
         app(args=[name, *options], prog_name="hpgmn bench", standalone_mode=False)
     if quick:
         say("These sizes are too small for a verdict; measure without --quick.")
-
-
-def print_table(table: Table) -> None:
-    """Print a table on the terminal."""
-    columns = (
-        Column(name, justify="right" if number else "left", overflow="fold")
-        for number, name in enumerate(table.columns)
-    )
-    layout: dict[str, Any] = {"title_justify": "left", "box": None, "padding": (0, 2, 0, 0)}
-    shown = RichTable(*columns, title=table.title or None, **layout)
-    for row in table.rows:
-        shown.add_row(*row)
-    out.print(shown)
-    out.print()

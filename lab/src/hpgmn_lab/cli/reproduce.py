@@ -10,16 +10,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.table import Column, Table
 
 from hpgmn.base.errors import HPGMNError, mean_and_deviation
-from hpgmn.cli.console import out, say, step_progress, stop_on_signal
+from hpgmn.cli.console import say, step_progress, stop_on_signal
 from hpgmn.cli.options import Address, EngineName, open_engine
 
 if TYPE_CHECKING:
     from hpgmn.engines import Engine
     from hpgmn.training.replicas import Progress
-    from hpgmn_lab.reproduction.documents import Grid
     from hpgmn_lab.reproduction.facts import Facts
     from hpgmn_lab.reproduction.plan import Experiment
     from hpgmn_lab.reproduction.tasks import Outcome
@@ -54,6 +52,7 @@ def reproduce(
     ] = False,
 ) -> None:
     """Reproduce the paper's experiments cell by cell; finished cells are not repeated."""
+    from hpgmn_lab.rendering import print_table
     from hpgmn_lab.reproduction import plan, tasks
     from hpgmn_lab.reproduction.cells import Records
     from hpgmn_lab.reproduction.documents import document, write_documents
@@ -97,7 +96,7 @@ def reproduce(
     else:
         for shown in documents:
             for grid in shown.grids[: 2 if shown.name == "table1" else 1]:
-                _print_grid(shown.name, grid)
+                print_table(shown.name, grid.frame)
     say(f"Records: {name.rstrip('/')}/{CELLS_FOLDER}")
     for path in paths:
         say(path)
@@ -207,15 +206,6 @@ def _means(plan: Experiment, outcomes: Sequence[Outcome]) -> dict[str, dict[str,
                 "std": metrics["test_score_std"],
             }
     return means
-
-
-def _print_grid(title: str, grid: Grid) -> None:
-    """Print a table without marks of bold; wide cells wrap."""
-    columns = [Column(name, justify="right") for name in grid.frame.columns[1:]]
-    table = Table(grid.frame.columns[0], *columns, title=title, box=None, padding=(0, 2, 0, 0))
-    for row in grid.frame.itertuples(index=False):
-        table.add_row(*(cell.replace("**", "") for cell in row))
-    out.print(table)
 
 
 def _raise_failures(failures: Mapping[str, str], total: int, outcomes: Sequence[Outcome]) -> None:

@@ -224,19 +224,6 @@ def facts_identity(graph: Graph, twin: Graph | None) -> str:
     return identity(_METHOD, parts, dataclasses.asdict(TABLE_1[graph.name]))
 
 
-def facts_path(folder: Path, graph: str) -> Path:
-    """Return the file of a graph's facts in the folder of records."""
-    return folder / f"{graph}-facts.json"
-
-
-def read_facts(folder: Path, graph: str) -> Facts | None:
-    """Read a graph's facts; None if they are missing or damaged."""
-    try:
-        return _facts(read_json(facts_path(folder, graph)))
-    except (OSError, ValueError):
-        return None
-
-
 def recorded_facts(records: Records, graph: str) -> Facts | None:
     """Return a graph's facts among records; None if they are missing or damaged."""
     content = records.contents.get(f"{graph}-facts")
@@ -255,11 +242,15 @@ def do_facts(name: str, folder: Path) -> Facts:
     graph = load(name)
     other = SOUND_TWIN.get(name)
     twin = load(other) if other is not None and find_file(other) is not None else None
-    kept = read_facts(folder, name)
+    path = folder / f"{name}-facts.json"
+    try:
+        kept = _facts(read_json(path))
+    except (OSError, ValueError):
+        kept = None
     if kept is not None and kept.identity == facts_identity(graph, twin):
         return kept
     facts = graph_facts(graph, twin)
     folder.mkdir(parents=True, exist_ok=True)
     content = json.dumps(with_checksum(dataclasses.asdict(facts)), indent=1)
-    write_text(facts_path(folder, name), content + "\n")
+    write_text(path, content + "\n")
     return facts

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from hpgmn.base.files import atomic_write
+from hpgmn_lab.rendering import NO_METADATA, save_figure, styled_figure
 from hpgmn_lab.reproduction.tables import Table
 
 if TYPE_CHECKING:
@@ -32,46 +31,25 @@ _STYLE: dict[Any, Any] = {
     "axes.edgecolor": INK,
     "axes.labelcolor": INK,
     "axes.linewidth": 0.8,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
     "xtick.color": INK,
     "ytick.color": INK,
     "hatch.linewidth": 0.6,
     "hatch.color": INK,
-    "legend.frameon": False,
-    "legend.fontsize": 8.5,
-    "svg.fonttype": "none",
-    "svg.hashsalt": "hpgmn",
 }
-
-_NO_METADATA = dict.fromkeys(("Creator", "Date", "Format", "Type"))
 
 
 @contextmanager
 def drawn(table: Table) -> Iterator[Figure]:
     """Draw the figure; save it inside the ``with``, where its style applies."""
-    import matplotlib
-    from matplotlib.figure import Figure
-
-    with matplotlib.rc_context():
-        matplotlib.rcdefaults()
-        matplotlib.rcParams.update(_STYLE)
-        figure = Figure(figsize=(6.2, 2.9), layout="constrained")
+    with styled_figure(6.2, 2.9, _STYLE) as figure:
         _draw(figure, table)
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message="Glyph .* missing from")
-            yield figure
+        yield figure
 
 
 def write_figure(table: Table, path: Path) -> list[Path]:
-    """Write the figure as PNG and SVG next to ``path``; the same table gives the same bytes."""
-    files = [path.with_suffix(".png"), path.with_suffix(".svg")]
+    """Write the figure as PNG and SVG next to ``path``."""
     with drawn(table) as figure:
-        with atomic_write(files[0]) as draft:
-            figure.savefig(draft, dpi=200, metadata={"Software": None})
-        with atomic_write(files[1]) as draft:
-            figure.savefig(draft, metadata=_NO_METADATA)
-    return files
+        return save_figure(figure, path, dpi=200)
 
 
 def inline_svg(table: Table) -> Markup:
@@ -79,7 +57,7 @@ def inline_svg(table: Table) -> Markup:
     from markupsafe import Markup
 
     with drawn(table) as figure, io.StringIO() as file:
-        figure.savefig(file, format="svg", metadata=_NO_METADATA)
+        figure.savefig(file, format="svg", metadata=NO_METADATA)
         text = file.getvalue()
     return Markup(text[text.index("<svg") :])  # nosec B704
 

@@ -175,18 +175,6 @@ def _limit_epochs(model: str, settings: Settings, budget: Budget) -> dict[str, A
 # The paper's experiments.
 
 
-def _table1(budget: Budget) -> Experiment:
-    return Experiment("table1", budget.select((*paper.HETEROPHILOUS, *paper.CITATION)), ())
-
-
-def _table2(budget: Budget) -> Experiment:
-    return _comparison("table2", list(paper.TABLE_2), paper.HETEROPHILOUS, budget)
-
-
-def _table3(budget: Budget) -> Experiment:
-    return _comparison("table3", list(paper.TABLE_3), paper.CITATION, budget)
-
-
 def _comparison(
     name: str, models: Sequence[str], graphs: Sequence[str], budget: Budget
 ) -> Experiment:
@@ -204,14 +192,6 @@ def _row(
     label: str, make: Callable[..., Cell], model: str, graphs: Sequence[str], budget: Budget
 ) -> Row:
     return Row(label, {graph: make(model, graph, budget) for graph in graphs})
-
-
-def _figure3(budget: Budget) -> Experiment:
-    return _ablation("figure3", lambda graph: REGULARISATION, budget)
-
-
-def _table4(budget: Budget) -> Experiment:
-    return _ablation("table4", _removals, budget)
 
 
 def _removals(graph: str) -> dict[str, dict[str, Any]]:
@@ -324,11 +304,15 @@ def _with_option(cell: Cell, variant: str, option: Option, budget: Budget) -> Ce
 
 
 _MAKERS: dict[str, Callable[[Budget], Experiment]] = {
-    "table1": _table1,
-    "table2": _table2,
-    "table3": _table3,
-    "figure3": _figure3,
-    "table4": _table4,
+    "table1": lambda budget: Experiment(
+        "table1", budget.select((*paper.HETEROPHILOUS, *paper.CITATION)), ()
+    ),
+    "table2": lambda budget: _comparison(
+        "table2", list(paper.TABLE_2), paper.HETEROPHILOUS, budget
+    ),
+    "table3": lambda budget: _comparison("table3", list(paper.TABLE_3), paper.CITATION, budget),
+    "figure3": lambda budget: _ablation("figure3", lambda graph: REGULARISATION, budget),
+    "table4": lambda budget: _ablation("table4", _removals, budget),
     "sound": _sound,
     "options": lambda budget: _options(
         "options", "hpgmn", paper.HETEROPHILOUS, STATISTICS_OPTIONS, budget

@@ -20,7 +20,6 @@ from hpgmn.graph import Array, Graph
 from hpgmn.models.baselines import chebnet
 from hpgmn.models.baselines.baseline import attributes_input
 from hpgmn.models.baselines.mlp import AttributesMLP
-from hpgmn.models.hpgmn import stage_logits
 from hpgmn.models.layers import Initialised, NodeModel, Output, propagate
 from hpgmn.models.stage import (
     ModelEntry,
@@ -29,6 +28,7 @@ from hpgmn.models.stage import (
     TrainingTask,
     default_floats,
     main_stage,
+    trained_logits,
 )
 from hpgmn.statistics.labelwise import one_hot
 
@@ -47,7 +47,7 @@ class CPGNNSettings(chebnet.ChebNetSettings):
         "what gives the prior beliefs: an MLP on the attributes, or ChebNet",
         choices=("mlp", "cheby"),
     )
-    prior_epochs: int = setting(400, "most epochs of the prior's own training", low=1)
+    prior_epochs: int = setting(400, "maximum number of epochs of the prior's own training", low=1)
     prior_patience: int = setting(
         100, "stop it after so many epochs without a better one; 0: never", low=0
     )
@@ -133,14 +133,9 @@ def _prior_inputs(task: TrainingTask) -> dict[str, Any]:
 
 
 def fill_gaps(means: Array) -> Array:
-    """Fill the rows of classes without data from the transpose.
+    """Fill the rows of zeros of (R, C, C), those of classes without data, from the transpose.
 
-    Args:
-        means: (R, C, C); row c is the mean neighbourhood of class c, zeros where unknown.
-
-    Returns:
-        (R, C, C), no row of zeros: a gap is filled from the transpose, and what two such classes
-        are to each other shares what is left to 1.
+    What two such classes are to each other shares what is left to 1.
 
     >>> fill_gaps(np.array([[[0.7, 0.3], [0.0, 0.0]]]))
     array([[[0.7, 0.3],
@@ -158,7 +153,6 @@ def doubly_stochastic(matrices: Array, rounds: int = 3000, tolerance: float = 1e
     """Sinkhorn's scaling: columns, then rows, to sum 1, until nothing moves.
 
     Args:
-        matrices: (R, C, C), not negative.
         rounds: upper limit; a matrix with an unfavourable zero pattern never converges.
         tolerance: a matrix has converged when its entries change by less in total.
 
@@ -192,7 +186,7 @@ def estimated_compatibility(task: TrainingTask, parameters: Parameters) -> Tenso
     no train node with a neighbour; the released code divides by zero where there are nodes but no
     neighbours.
     """
-    prior_logits = stage_logits(task, _prior(task, {}), parameters)
+    prior_logits = trained_logits(task, _prior(task, {}), parameters)
     with torch.no_grad():
         truth = torch.from_numpy(one_hot(task.train_labels, task.num_classes)).to(task.device)
         known = truth.any(dim=-1, keepdim=True)

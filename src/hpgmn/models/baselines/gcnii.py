@@ -16,7 +16,7 @@ from hpgmn.base.settings import rate_setting, setting, share_setting
 from hpgmn.base.sparse import SparseMatrix, transition
 from hpgmn.graph import Graph
 from hpgmn.models.baselines.baseline import Baseline, GraphSettings, attributes_input, single_stage
-from hpgmn.models.layers import Initialised, Linear, Output, StatisticLinear
+from hpgmn.models.layers import Initialised, Linear, NodeModel, Output, StatisticLinear
 from hpgmn.models.stage import ModelEntry, TrainingTask
 from hpgmn.statistics.operators import join_replicas, split_replicas
 
@@ -92,12 +92,12 @@ class DeepConvolutions(Initialised):
                 hidden = torch.bmm(split_replicas(support, replicas), matrix)
             return hidden
         initial_matrices = torch.lerp(self.identity, self.initial_weight, self.strength).unbind(1)
+        residual = split_replicas(start, replicas)
         pairs = zip(matrices, initial_matrices, strict=True)
         for number, (matrix, initial_matrix) in enumerate(pairs):
             hidden = self._activate(hidden, noise, f"{place}.{number}")
             hidden = split_replicas(propagation @ join_replicas(hidden), replicas)
-            residual = torch.bmm(split_replicas(start, replicas), initial_matrix)
-            hidden = torch.baddbmm(residual, hidden, matrix)
+            hidden = torch.baddbmm(torch.bmm(residual, initial_matrix), hidden, matrix)
         return hidden
 
     def _activate(self, hidden: Tensor, noise: Noise | None, place: str) -> Tensor:
@@ -110,7 +110,7 @@ class DeepConvolutions(Initialised):
         return result
 
 
-class GCNII(Baseline):
+class GCNII(Baseline, NodeModel):
     """H⁽⁰⁾ = ReLU(X·W + b), :class:`DeepConvolutions`, logits = H⁽ᴸ⁾·W' + b'; P = D̃^-½·(A+I)·D̃^-½.
 
     Differs from the authors' code in the input's dropout, which drops whole columns, in Glorot's

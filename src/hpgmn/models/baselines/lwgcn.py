@@ -22,8 +22,16 @@ from hpgmn.base.sparse import SparseMatrix, block_diagonal, scale_attributes
 from hpgmn.graph import Array, Graph
 from hpgmn.models.baselines import gcnii
 from hpgmn.models.baselines.baseline import Baseline, GraphSettings, attributes_input, stack_layers
-from hpgmn.models.hpgmn import EstimatorSettings, estimated_labels, estimator_stage, stage_logits
-from hpgmn.models.layers import MLP, Affine, Initialised, Output, StatisticLinear, product
+from hpgmn.models.hpgmn import EstimatorSettings, estimated_labels, estimator_stage
+from hpgmn.models.layers import (
+    MLP,
+    Affine,
+    Initialised,
+    NodeModel,
+    Output,
+    StatisticLinear,
+    product,
+)
 from hpgmn.models.stage import (
     ModelEntry,
     Parameters,
@@ -31,6 +39,7 @@ from hpgmn.models.stage import (
     TrainingStage,
     TrainingTask,
     main_stage,
+    trained_logits,
 )
 from hpgmn.statistics.labelwise import FactoredMeans, averaging_matrix
 from hpgmn.statistics.operators import Statistic, take_nodes, with_columns
@@ -61,7 +70,7 @@ class LWGCNSettings(EstimatorSettings, GraphSettings):
     gcnii_identity_strength: float = rate_setting(
         0.5, "decay of that GCNII's weights towards the identity"
     )
-    gcnii_epochs: int = setting(400, "most epochs of that GCNII", low=1)
+    gcnii_epochs: int = setting(400, "maximum number of epochs of that GCNII", low=1)
     gcnii_patience: int = setting(
         100, "stop that GCNII after so many epochs without a better one; 0: never", low=0
     )
@@ -72,10 +81,6 @@ class ClassMeans:
 
     Â_c are the edges that end in class c, each row divided by its sum. A class has as many slots
     as in the replica where it is largest; no edge reads the slots left over.
-
-    Args:
-        adjacency: (N, N), row v lists the neighbours of v.
-        labels: (R, N) hard labels, none unknown.
 
     Attributes:
         members: (R, M) the node in each slot.
@@ -115,12 +120,7 @@ class ClassMeans:
 
 
 class LabelwiseStates(Statistic):
-    """[Â_1·H ‖ … ‖ Â_C·H] as Â·h with h_u = H_u·W_c(u): cost (N·D + E)·D', never N×(C·D).
-
-    Args:
-        means: the label-wise means.
-        hidden: (R, N, D) the states.
-    """
+    """[Â_1·H ‖ … ‖ Â_C·H] as Â·h with h_u = H_u·W_c(u): cost (N·D + E)·D', never N×(C·D)."""
 
     def __init__(self, means: ClassMeans, hidden: Tensor) -> None:
         self.means = means
@@ -182,7 +182,7 @@ class Mixture(Initialised):
         return first * left.log_softmax(dim=-1) + second * right.log_softmax(dim=-1)
 
 
-class LWGCN(Baseline):
+class LWGCN(Baseline, NodeModel):
     """H⁽ˡ⁾ = ReLU([Â_1·H⁽ˡ⁻¹⁾ ‖ … ‖ Â_C·H⁽ˡ⁻¹⁾ ‖ H⁽ˡ⁻¹⁾]·W_l + b_l), Â_c the mean over class c.
 
     A neighbour's class is its train label, or its pseudo-label from the label estimator.
@@ -297,7 +297,7 @@ def _main(task: TrainingTask, done: Mapping[str, Parameters]) -> TrainingStage:
     if not first.mix_gcnii:
         return main_stage(task, LWGCN(task), inputs)
     gcnii_stage = gcnii.ENTRY.stages["main"](_gcnii_task(task), {})
-    inputs["gcnii"] = stage_logits(task, gcnii_stage, done["gcnii"])
+    inputs["gcnii"] = trained_logits(task, gcnii_stage, done["gcnii"])
     inputs["val_labels"] = torch.from_numpy(task.val_labels).to(device)
     return main_stage(
         task,
