@@ -110,7 +110,7 @@ def check_format(what: object, version: object, newest: int) -> None:
     Traceback (most recent call last):
       ...
     hpgmn.base.errors.HPGMNError: config.yaml was written by a newer hpgmn (format 3, this one \
-reads up to 2). Update hpgmn: pip install -U hpgmn
+reads up to 2). Update hpgmn (pip install -U hpgmn).
     """
     if version is None:
         return
@@ -122,7 +122,7 @@ reads up to 2). Update hpgmn: pip install -U hpgmn
         raise HPGMNError(
             f"{what} was written by a newer hpgmn (format {version}, this one reads up to "
             f"{newest}).",
-            "Update hpgmn: pip install -U hpgmn",
+            "Update hpgmn (pip install -U hpgmn)",
         )
 
 
