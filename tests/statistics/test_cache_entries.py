@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 
 import hpgmn
-from hpgmn.base.files import STALE_SECONDS
 from hpgmn.base.parsing import npy_header
 from hpgmn.statistics import cache
 from hpgmn.statistics.cache import (
@@ -224,24 +223,6 @@ def test_room_is_made_from_entries_only(tmp_path, monkeypatch):
     (tmp_path / key_of(1)).mkdir()  # as empty as a killed dropper may leave it
     make_room(tmp_path, 5)
     assert names(tmp_path) == others | {key_of(1)}
-
-
-def test_only_stale_drafts_are_dropped(tmp_path):
-    def old_draft(number, folder_age, file_age):
-        place = tmp_path / f".{key_of(number)}.{number:032x}.unfinished"
-        now = time.time()
-        place.mkdir()
-        (place / "rows.npy").write_bytes(b"cut")
-        os.utime(place / "rows.npy", (now - file_age, now - file_age))
-        os.utime(place, (now - folder_age, now - folder_age))
-        return place
-
-    day = STALE_SECONDS
-    old_draft(1, day + 60, day + 60)
-    young = old_draft(2, day - 60, day - 60)
-    written = old_draft(3, day + 60, 10)  # a mapped file is written to for days
-    make_room(tmp_path, 0)
-    assert names(tmp_path) == {young.name, written.name}
 
 
 def test_an_entry_that_vanishes_while_room_is_made_is_no_error(tmp_path, monkeypatch):
