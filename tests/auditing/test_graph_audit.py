@@ -169,7 +169,7 @@ def test_a_sound_graph_has_a_word_on_homophily_only(sound):
 
 
 @pytest.mark.parametrize(("step", "words"), [(0, "Homophilous"), (1, "Heterophilous")])
-def test_the_kind_of_homophily_is_said(sound, step, words):
+def test_the_kind_of_homophily_is_named(sound, step, words):
     nodes = np.arange(300)
     edges = np.stack([nodes, (nodes + 30 + step) % 300])
     assert words in found_in(sound(edge_index=edges))["homophily"].message
@@ -307,7 +307,7 @@ def test_no_edges_are_a_defect(sound):
     assert result.severity == "defect"
 
 
-def test_parts_loops_repeats_and_directions_are_said(sound):
+def test_components_loops_repeats_and_directions_are_reported(sound):
     ring = np.arange(300)
     one = np.stack([ring, np.where(ring % 150 == 149, ring - 149, ring + 1)])  # two rings
     listed = np.concatenate([one, one[::-1], one[:, :5], [[1, 2], [1, 2]]], axis=1)

@@ -86,7 +86,7 @@ def graph_with(y, roles, names):
     return Graph(np.ones((len(y), 1)), [[0], [1]], y, class_names=names, **masks)
 
 
-def test_classes_are_counted_with_those_nobody_has():
+def test_empty_classes_are_counted():
     graph = Graph(np.ones((6, 1)), [[0], [1]], [2, 0, 2, -1, 2, -1], class_names=["a", "b", "c"])
     result = class_balance(graph)
     assert result.counts == {"a": 1, "b": 0, "c": 3}
@@ -234,7 +234,7 @@ def test_a_sound_dataset_is_not_the_copy(shelf):
     assert known_data(load("second")) == KnownData("first", ("attributes", "labels"))
 
 
-def test_other_data_and_other_sizes_are_nobodys(shelf, sound):
+def test_other_data_and_other_sizes_do_not_match(shelf, sound):
     mine = sound(name="mine")
     assert known_data(sound(name="mine", x=mine.x + 1, y=(mine.y + 1) % 3)) is None
     assert known_data(sound(name="mine", x=mine.x[:, :3], y=(mine.y + 1) % 3)) is None
@@ -350,13 +350,13 @@ def test_large_tables_are_judged_on_some_nodes(sound, monkeypatch):
 
 @given(
     train=st.lists(st.tuples(st.integers(-2, 2), st.integers(0, 2)), min_size=1, max_size=12),
-    asked=st.lists(st.integers(-2, 2), min_size=1, max_size=6),
+    values_to_guess=st.lists(st.integers(-2, 2), min_size=1, max_size=6),
 )
-def test_votes_match_a_loop(train, asked):
+def test_votes_match_a_loop(train, values_to_guess):
     """A value that no train node has goes with the next smaller one, or gets the default."""
     values, labels = (np.array(part) for part in zip(*train, strict=True))
-    result = votes(values, labels, np.array(asked), default=7)
-    for value, guess in zip(asked, result, strict=True):
+    result = votes(values, labels, np.array(values_to_guess), default=7)
+    for value, guess in zip(values_to_guess, result, strict=True):
         smaller = [one for one in values if one <= value]
         if not smaller:
             assert guess == 7

@@ -117,18 +117,18 @@ def test_large_graphs_are_sampled_and_read_in_batches(sound, monkeypatch):
     monkeypatch.setattr(
         module, "LARGE_SETTINGS", module.LARGE_SETTINGS | {"batch_size": 16, "epochs": 2}
     )
-    asked = []
+    fits = []
     fit = module.fit_replicas
 
     def watched(graph, entry, replicas, masks, **options):
-        asked.append((replicas[0].settings.batch_size, len(replicas)))
+        fits.append((replicas[0].settings.batch_size, len(replicas)))
         return fit(graph, entry, replicas, masks, **options)
 
     monkeypatch.setattr(module, "fit_replicas", watched)
     graph = planted(sound, in_edges=True)
     result = usefulness(graph, graph.split(0))
     assert (result.train_nodes, result.val_nodes, result.is_sampled) == (40, 30, True)
-    assert asked == [(16, 1)] * 5
+    assert fits == [(16, 1)] * 5
     assert result.difference.count == 30
 
 
@@ -268,8 +268,8 @@ def test_only_an_interval_beside_zero_is_a_difference(low, high, begins, holds):
 
 def test_what_cannot_be_trained_says_why(sound):
     graph = sound()
-    split, nobody = graph.split(0), np.zeros(300, bool)
+    split, empty = graph.split(0), np.zeros(300, bool)
     assert cannot_train(graph, split) is None
     assert cannot_train(graph, None) == "there is no split"
-    assert "two classes" in str(cannot_train(graph, Split(graph.y == 0, split.val, nobody)))
-    assert "validation nodes" in str(cannot_train(graph, Split(split.train, nobody, nobody)))
+    assert "two classes" in str(cannot_train(graph, Split(graph.y == 0, split.val, empty)))
+    assert "validation nodes" in str(cannot_train(graph, Split(split.train, empty, empty)))

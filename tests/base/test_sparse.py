@@ -63,20 +63,6 @@ def test_product_and_gradient_match_dense_autograd(dense, factors, transposed):
 
 
 @given(matrices())
-def test_at_sign_is_times(dense):
-    matrix, weight = sparse(dense), random_tensor(dense.shape[1], 3)
-    torch.testing.assert_close(matrix @ weight, matrix.times(weight), rtol=0, atol=0)
-
-
-@given(matrices())
-def test_gradient_of_a_plain_sum_is_the_sum_of_each_column(dense):
-    weight = random_tensor(dense.shape[1], 2).requires_grad_()
-    (sparse(dense) @ weight).sum().backward()  # the gradient that arrives has strides of zero
-    expected = torch.from_numpy(dense.sum(axis=0)).float().unsqueeze(-1).expand(-1, 2)
-    torch.testing.assert_close(weight.grad, expected, rtol=1e-5, atol=1e-5)
-
-
-@given(matrices())
 def test_transpose_is_the_transpose_and_its_transpose_is_the_matrix(dense):
     matrix = sparse(dense)
     np.testing.assert_array_equal(matrix.transpose.host.toarray(), dense.T.astype(np.float32))

@@ -4,8 +4,6 @@ import json
 import os
 import re
 import signal
-from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import pytest
@@ -14,8 +12,6 @@ from hpgmn.auditing import audit
 from hpgmn.graph import Graph
 from hpgmn.graph.datasets import load
 from hpgmn.graph.files import write_graph
-
-Command = Callable[..., Any]
 
 
 @pytest.fixture(autouse=True)
@@ -90,7 +86,7 @@ def test_a_page_of_hardly_any_graph(hpgmn, tmp_path):
     assert answer.out.count("the same neighbours") == 1
 
 
-def test_large_graphs_say_that_nodes_were_drawn(hpgmn, graph_file, monkeypatch):
+def test_large_graphs_note_that_nodes_were_sampled(hpgmn, graph_file, monkeypatch):
     from hpgmn.auditing import usefulness
 
     monkeypatch.setattr(usefulness, "LARGE", 10)
@@ -99,7 +95,7 @@ def test_large_graphs_say_that_nodes_were_drawn(hpgmn, graph_file, monkeypatch):
     assert "5 train and 5 validation nodes (a sample), mean of 1 seed," in text
 
 
-def test_columns_are_counted_and_a_draw_is_said(hpgmn, small_graph, tmp_path, monkeypatch):
+def test_columns_are_counted_and_a_sample_is_noted(hpgmn, small_graph, tmp_path, monkeypatch):
     from hpgmn.auditing import measures
 
     x = np.column_stack([small_graph.x, np.zeros((18, 2)), np.ones(18)])

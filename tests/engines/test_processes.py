@@ -17,7 +17,7 @@ import torch
 
 import hpgmn
 from hpgmn.base.errors import HPGMNError
-from hpgmn.engines import ENGINES, RateLimiter, Share, Task, TaskResult
+from hpgmn.engines import RateLimiter, Share, Task, TaskResult
 from hpgmn.engines import processes as local
 from hpgmn.engines.processes import LocalEngine, PipeChannel, run_safely, work
 
@@ -330,20 +330,6 @@ def test_a_process_that_ends_by_itself_is_told():
     words = local._Worker.describe_exit(worker)  # type: ignore[arg-type]
     assert words == "Its process ended with exit code 3. Retry with fewer workers."
     local._Worker.send(worker, "nothing")  # type: ignore[arg-type]  # a closed line: no error
-
-
-def test_a_task_has_the_whole_machine_unless_it_is_said():
-    assert Share() == Share(threads=1, memory=1.0)
-    assert Task("a", print, 1).shared is None
-
-
-def test_the_end_of_a_task_is_good_unless_it_is_said():
-    ended = TaskResult("a", 3)
-    assert (ended.reason, ended.trace, ended.is_lost) == ("", "", False)
-
-
-def test_this_machine_is_the_first_engine():
-    assert ENGINES == ("local", "ray")
 
 
 def test_a_task_gives_a_value_or_a_reason():

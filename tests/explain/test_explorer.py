@@ -75,7 +75,7 @@ def test_every_node_has_the_numbers_of_its_explanation(named_graph, fit):
     assert turned
 
 
-def test_edges_are_told_with_their_direction(named_graph, fit):
+def test_edges_have_their_direction(named_graph, fit):
     content = made(fit(named_graph), named_graph)
     listed = {(int(s), int(t)) for s, t in named_graph.edge_index.T}
     numbers = [int(name.removeprefix("account-")) for name in content["ids"]]
@@ -139,7 +139,7 @@ def test_of_a_large_graph_some_nodes_are_listed(named_graph, fit, monkeypatch):
     assert len(made(saved, named_graph)["nodes"]) == 2
 
 
-def test_neighbours_are_weighed_while_there_is_time(named_graph, fit, monkeypatch):
+def test_effects_of_neighbours_stay_within_the_budget(named_graph, fit, monkeypatch):
     saved = fit(named_graph)
     costs: list[float] = []
     monkeypatch.setattr(module, "_seconds", lambda replicas, degree: costs.append(degree) or degree)
@@ -155,7 +155,7 @@ def test_neighbours_are_weighed_while_there_is_time(named_graph, fit, monkeypatc
         assert ("support" in row) == ("without" in row) == ("turning" in row) == ("notes" in row)
 
 
-def test_neighbours_and_seeds_make_a_node_dearer(named_graph, fit):
+def test_cost_grows_with_neighbours_and_seeds(named_graph, fit):
     statistics = ["attributes", "class_counts"]
     one, three = (
         open_replicas(fit(named_graph, statistics=statistics, seeds=seeds), named_graph)
@@ -165,15 +165,15 @@ def test_neighbours_and_seeds_make_a_node_dearer(named_graph, fit):
     assert module._seconds(three, 100) == pytest.approx(3 * module._seconds(one, 100))
 
 
-def test_diffusion_makes_each_neighbour_dearer_up_to_those_computed_exactly(named_graph, fit):
+def test_diffusion_adds_cost_for_each_exact_neighbour(named_graph, fit):
     def walks(seeds, degree):
         """What diffusion adds to the cost of a node."""
         given = [("attributes", name) for name in ("diffusion", "class_counts")]
-        dear, cheap = (
+        with_diffusion, without = (
             open_replicas(fit(named_graph, statistics=own, seeds=seeds), named_graph)
             for own in given
         )
-        return module._seconds(dear, degree) - module._seconds(cheap, degree)
+        return module._seconds(with_diffusion, degree) - module._seconds(without, degree)
 
     at_ten, at_twenty, at_forty = (walks(1, degree) for degree in (10, 20, 40))
     assert at_twenty > at_ten > 0

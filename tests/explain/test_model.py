@@ -53,13 +53,13 @@ def test_a_model_is_explained_by_all_its_nodes(named_graph, fit, statistic_share
     assert any("mean of 2 seeds" in note for note in result.notes)
 
 
-def test_a_sample_is_drawn_where_asked_for(small_graph, fit):
+def test_shares_are_averaged_over_a_sample(small_graph, fit):
     result = explain_model(fit(small_graph), small_graph, sample=5)
     assert result.sampled == 5
     assert result.statistics != explain_model(fit(small_graph), small_graph).statistics
 
 
-def test_nodes_without_a_label_are_wanted_first(small_graph, fit):
+def test_unlabelled_nodes_are_the_candidates(small_graph, fit):
     assert small_graph.splits is not None
     y = small_graph.y.copy()
     test = np.flatnonzero(small_graph.split(0).test)
@@ -78,7 +78,7 @@ def test_nodes_without_a_label_are_wanted_first(small_graph, fit):
 
 
 @pytest.mark.parametrize("model", ["gcn", "hpgmn-appnp"])
-def test_other_models_tell_what_they_can(small_graph, fit, model):
+def test_other_models_are_explained_in_part(small_graph, fit, model):
     result = explain_model(fit(small_graph, model), small_graph)
     assert result.statistics == {}
     assert result.sampled == 0
@@ -88,7 +88,7 @@ def test_other_models_tell_what_they_can(small_graph, fit, model):
     assert str(result).startswith(f"Model {model}.")
 
 
-def test_nothing_is_wanted_where_every_node_was_trained_on(small_graph, fit):
+def test_a_graph_of_train_nodes_has_no_candidates(small_graph, fit):
     saved = copy(fit(small_graph))  # without cached results
     saved.train_labels = small_graph.y[None]
     assert explain_model(saved, small_graph).label_next == ()
@@ -184,7 +184,7 @@ def test_large_graphs_are_sampled(small_graph, fit):
 
 
 @pytest.mark.parametrize(("model", "changes"), [("gcn", {}), ("hpgmn", {"memory": False})])
-def test_what_a_model_has_not_is_left_out(small_graph, fit, model, changes):
+def test_parts_a_model_lacks_are_left_out(small_graph, fit, model, changes):
     saved = fit(small_graph, model, **changes)
     result = model_overview(open_replicas(saved, small_graph), saved.class_names)
     assert result["map"] is None
@@ -204,7 +204,7 @@ def test_the_unsure_node_of_high_degree_comes_first():
     assert label_next(chances, degrees, queries, np.arange(4), 4) == [2, 0, 1, 3]
 
 
-def test_a_twin_of_a_chosen_node_is_not_asked_for_before_others():
+def test_a_twin_of_a_chosen_node_comes_last():
     chances = np.array([[0.5, 0.5], [0.5, 0.5], [0.8, 0.2]])
     queries = np.array([[1.0, 0], [1.0, 0], [0, 1]])
     assert label_next(chances, np.array([3, 2, 1]), queries, np.arange(3), 3) == [0, 2, 1]

@@ -49,7 +49,7 @@ def cut(graph, node, gone):
 
 
 def recomputed(opened, node, gone, columns=None):
-    """All statistics built anew without the edges, labels fixed: the node's rows and logits."""
+    """All statistics recomputed without the edges, labels fixed: the node's rows and logits."""
     graph = cut(opened.graph, node, gone)
     width = None if columns is None else opened.task.statistics.width
     statistics = LocalStatistics(graph, columns=columns, width=width)
@@ -168,9 +168,9 @@ def test_of_many_neighbours_only_the_strongest_are_exact(small_graph, fit, monke
     monkeypatch.setattr(module, "EXACT_FIRST", 2)
     result = neighbor_support(opened, 4, 1)
     strongest = sorted(rough, key=lambda u: -rough[u])[:2]
-    wanted = {u: expected[u] if u in strongest else rough[u] for u in rough}
+    mixed = {u: expected[u] if u in strongest else rough[u] for u in rough}
     assert dict(zip(result.neighbors.tolist(), result.support.tolist(), strict=True)) == (
-        pytest.approx(wanted, abs=1e-6)
+        pytest.approx(mixed, abs=1e-6)
     )
     assert result.approximate == len(near) - 2
     assert (np.diff(result.support) <= 0).all()
@@ -179,25 +179,25 @@ def test_of_many_neighbours_only_the_strongest_are_exact(small_graph, fit, monke
 
 
 @pytest.mark.parametrize("model", ["gcn", "hpgmn-appnp", "linkx"])
-def test_other_models_are_asked_again_without_the_edge(named_graph, fit, predicted, model):
+def test_other_models_are_rerun_without_the_edge(named_graph, fit, predicted, model):
     saved = fit(named_graph, model, seeds=2)
     opened = open_replicas(saved, named_graph)
     result = neighbor_support(opened, 4, 1, most=1)
 
-    def asked(gone):  # node ids keep the columns of a changed graph
+    def rerun(gone):  # node ids keep the columns of a changed graph
         return np.asarray(predicted(saved, graph_without(named_graph, 4, gone))[4])
 
-    whole = asked(np.array([], np.int64))[1]
-    expected = [whole - asked(np.array([u]))[1] for u in result.neighbors]
+    whole = rerun(np.array([], np.int64))[1]
+    expected = [whole - rerun(np.array([u]))[1] for u in result.neighbors]
     np.testing.assert_allclose(result.support, expected, atol=1e-6)
 
 
-def test_other_models_without_node_ids_are_asked_again_too(small_graph, fit):
+def test_other_models_without_node_ids_are_rerun(small_graph, fit):
     opened = open_replicas(fit(small_graph, "linkx"), small_graph)
     assert np.abs(neighbor_support(opened, 4, 1).support).max() > 1e-6
 
 
-def test_other_models_are_asked_about_some_neighbours_only(small_graph, fit, monkeypatch):
+def test_other_models_are_rerun_for_the_first_neighbours(small_graph, fit, monkeypatch):
     opened = open_replicas(fit(small_graph, "gcn"), small_graph)
     count = neighbors_of(opened, 4).size
     monkeypatch.setattr(module, "RERUNS", 2)
@@ -209,7 +209,7 @@ def test_other_models_are_asked_about_some_neighbours_only(small_graph, fit, mon
 
 
 def tried(monkeypatch, opened, turns_at, support):
-    """The turning point of a made-up model that changes its mind without so many neighbours."""
+    """The turning point of a fake model that changes its class without ``turns_at`` neighbours."""
     sizes: list[int] = []
 
     def chances(_, __, removed, **___):
@@ -234,7 +234,7 @@ def test_the_fewest_neighbours_that_change_the_class(small_graph, fit, monkeypat
     assert sizes == [1, 2]
 
 
-def test_other_models_are_asked_about_the_named_ones_only(small_graph, fit, monkeypatch):
+def test_other_models_are_rerun_without_the_named_ones_only(small_graph, fit, monkeypatch):
     opened = open_replicas(fit(small_graph, "gcn"), small_graph)
     result, sizes = tried(monkeypatch, opened, 3, [0.1] * 5)
     assert result is None
@@ -434,11 +434,13 @@ def test_a_kept_diffusion_row_is_the_only_one_that_stays(small_graph, fit):
     near = small_graph.adjacency("out").indices[:1].astype(np.int64)
     row = torch.tensor([0])
     kept = statistics_without(opened, 0, [near], keep_diffusion=True)
-    anew = statistics_without(opened, 0, [near])
+    recomputed_rows = statistics_without(opened, 0, [near])
     whole = opened.stage.inputs["diffusion"].rows(row)
     torch.testing.assert_close(kept["diffusion"].rows(row), whole)
-    assert not torch.allclose(anew["diffusion"].rows(row), whole, atol=1e-3)
-    torch.testing.assert_close(kept["class_counts"].rows(row), anew["class_counts"].rows(row))
+    assert not torch.allclose(recomputed_rows["diffusion"].rows(row), whole, atol=1e-3)
+    torch.testing.assert_close(
+        kept["class_counts"].rows(row), recomputed_rows["class_counts"].rows(row)
+    )
 
 
 def test_a_node_without_neighbours_keeps_its_statistics(small_graph, fit):

@@ -84,7 +84,7 @@ def test_positions_serve_where_there_are_no_ids(small_graph, fit):
 
 
 @pytest.mark.parametrize("node", [18, -1, "four", "1.5"])
-def test_a_wrong_position_is_told_with_the_range(small_graph, node):
+def test_a_wrong_position_is_refused_with_the_range(small_graph, node):
     with pytest.raises(HPGMNError, match=rf"no node '{node}'.*0 to 17"):
         find_node(small_graph, node)
 
@@ -127,7 +127,7 @@ def test_a_neighbour_of_unknown_class(small_graph, fit):
 
 
 @pytest.mark.parametrize(("model", "patterns"), [("hpgmn-gcn", 3), ("gcn", 0)])
-def test_other_models_say_what_they_cannot_tell(small_graph, fit, model, patterns):
+def test_other_models_note_what_is_missing(small_graph, fit, model, patterns):
     saved = fit(small_graph, model)
     result = explain_node(saved, small_graph, 4)
     assert result.statistics == {}
@@ -139,7 +139,7 @@ def test_other_models_say_what_they_cannot_tell(small_graph, fit, model, pattern
     assert any("the model run again" in note for note in result.notes)
 
 
-def test_what_was_left_out_is_said(small_graph, fit, monkeypatch):
+def test_approximations_are_noted(small_graph, fit, monkeypatch):
     monkeypatch.setattr(neighbors, "RERUNS", 1)
     notes = explain_node(fit(small_graph, "gcn"), small_graph, 4).notes
     assert any("more neighbours were not evaluated: gcn has" in note for note in notes)

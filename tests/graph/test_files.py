@@ -117,12 +117,6 @@ def test_round_trip_is_exact_for_any_graph(
     assert_same_graph(read_graph(path), graph)
 
 
-def test_name_is_that_of_the_file_unless_given(tmp_path):
-    write_graph(full_graph(), tmp_path / "mine.npz")
-    assert read_graph(tmp_path / "mine.npz").name == "mine"
-    assert read_graph(str(tmp_path / "mine.npz"), name="ours").name == "ours"
-
-
 def test_written_file_is_the_documented_form(tmp_path):
     write_graph(full_graph(is_sparse=True), tmp_path / "full.npz")
     arrays = stored(tmp_path / "full.npz")
@@ -290,7 +284,6 @@ def test_sorted_edges_are_mapped_into_the_adjacency(tmp_path, monkeypatch):
         ({"edge_weight": np.ones(4)}, "it holds 'edge_weight' beside 'edges_indices'"),
         ({"edges_indptr": np.array([0, 1, 4])}, r"'edges_indptr' must have 4 values \(got shape"),
         ({"edges_indptr": np.array([0, 3, 1, 4])}, "'edges_indptr' must rise from 0 to 4"),
-        ({"edges_indptr": np.array([1, 1, 3, 4])}, "'edges_indptr' must rise from 0 to 4"),
         ({"edges_indptr": np.array([0, 1, 3, 3])}, "'edges_indptr' must rise from 0 to 4"),
         ({"edges_indices": np.array([[1, 2, 2, 2]])}, "'edges_indices' must have 4 values"),
         ({"edges_indices": np.array([1, 2, -2, 2])}, "'edges_indices' holds -2, but there are 3"),
@@ -298,7 +291,6 @@ def test_sorted_edges_are_mapped_into_the_adjacency(tmp_path, monkeypatch):
         ({"edges_indices": np.array([1, 2, 1, 2])}, "'edges_indices' must ascend for each source"),
         ({"edges_data": np.ones(3)}, "'edges_data' must have 4 values"),
         ({"edges_data": np.array([1, 0, 1, 1])}, "is not valid: edge_weight must be finite"),
-        ({"edges_places": np.arange(5)}, "'edges_places' must have 4 values"),
         ({"edges_places": np.array([0, 1, 2, 2])}, "'edges_places' must name every edge once"),
         ({"edges_places": np.array([0, 1, 2, 4])}, "'edges_places' must name every edge once"),
     ],
@@ -309,13 +301,14 @@ def test_sorted_edges_that_cannot_be_right_are_refused(tmp_path, changes, messag
 
 
 @pytest.mark.parametrize(
-    ("folder", "name"), [("big.graph", "big"), ("big", "big"), ("big.v2", "big.v2")]
+    ("folder", "name"),
+    [("big.npz", "big"), ("big.graph", "big"), ("big", "big"), ("big.v2", "big.v2")],
 )
-def test_a_graph_is_named_after_its_folder(tmp_path, monkeypatch, folder, name):
+def test_a_graph_is_named_after_its_path_unless_given(tmp_path, monkeypatch, folder, name):
     write_graph(full_graph(), tmp_path / folder)
     assert read_graph(tmp_path / folder).name == name
     assert read_graph(tmp_path / folder, name="ours").name == "ours"
-    if not folder.endswith(".graph"):
+    if folder in ("big", "big.v2"):
         monkeypatch.chdir(tmp_path / folder)
         assert read_graph(".").name == name
 
@@ -446,14 +439,7 @@ def test_other_files_are_refused(tmp_path):
         read_graph(path)
 
 
-def test_single_array_is_refused(tmp_path):
-    with (tmp_path / "x.npz").open("wb") as file:
-        np.save(file, np.eye(3))
-    with pytest.raises(GraphError, match=r"it is not a \.npz file"):
-        read_graph(tmp_path / "x.npz")
-
-
-@pytest.mark.parametrize("share", [0.1, 0.5, 0.9, 0.99])
+@pytest.mark.parametrize("share", [0.5, 0.99])
 def test_truncated_file_is_refused(tmp_path, share):
     path = rewrite(tmp_path / "cut.npz")
     content = path.read_bytes()
@@ -518,34 +504,20 @@ REFUSED = {
     "numbers as direction": ({"directed": np.array(1)}, "'directed' has type int64"),
     "two directions": ({"directed": np.array([True, False])}, "has 2 values"),
     "numbers as mask": ({"train_mask": np.eye(3)}, "'train_mask' has type float64"),
-    "numbers as family": ({"geom_val_mask": np.eye(3)}, "'geom_val_mask' has type float64"),
     "numbers as names": ({"node_ids": np.arange(3)}, "'node_ids' has type int64"),
     "one size": ({"x_shape": np.array([3])}, r"'x_shape' must be two sizes \(got \[3\]\)"),
-    "no node": ({"x_shape": np.array([0, 2])}, "'x_shape' must be two sizes"),
     "short index": ({"x_indptr": np.array([0, 1, 2])}, r"'x_indptr' must have 4 values"),
     "falling index": ({"x_indptr": np.array([0, 3, 2, 4])}, "'x_indptr' must rise from 0 to 4"),
-    "index too far": ({"x_indptr": np.array([0, 1, 2, 5])}, "'x_indptr' must rise from 0 to 4"),
     "late index": ({"x_indptr": np.array([1, 1, 2, 4])}, "'x_indptr' must rise from 0 to 4"),
     "absent attribute": (
         {"x_indices": np.array([0, 1, 0, 2])},
         "'x_indices' holds 2, but there are 2 attributes",
     ),
-    "negative attribute": ({"x_indices": np.array([0, 1, -1, 1])}, "'x_indices' holds -1"),
     "too few values": ({"x_data": np.ones(3)}, "'x_data' must have 4 values"),
     "edge to an absent node": (
         {"edge_index": np.array([[0, 1, 1, 2], [1, 2, 2, 3]])},
         "is not valid: Edge 3 runs from 2 to 3, but nodes are numbered 0 to 2",
     ),
-    "missing value": (
-        {"x_data": np.array([1.0, np.nan, 1.0, 1.0])},
-        "is not valid: x holds nan at node 1, attribute 1",
-    ),
-    "infinite value": ({"x_data": np.array([1.0, 1.0, 1.0, np.inf])}, "x holds inf at node 2"),
-    "x of wrong length": (
-        {**dict.fromkeys(CSR), "x": np.ones((4, 2))},
-        r"is not valid: y must have one label per node, 4 \(got 3\). Use -1 for unknown",
-    ),
-    "weight for each node": ({"edge_weight": np.ones(3)}, "is not valid: edge_weight must have"),
 }
 
 

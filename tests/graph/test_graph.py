@@ -66,17 +66,6 @@ def test_counts_of_edges_and_isolated_nodes_match_the_dense_reference(case):
     assert graph.isolated_nodes.tolist() == np.flatnonzero(~(out | out.T).any(axis=0)).tolist()
 
 
-@given(edge_lists(), st.randoms(use_true_random=False))
-def test_order_of_edges_does_not_matter(case, random):
-    num_nodes, edges, weighted, directed = case
-    shuffled = random.sample(edges, len(edges))
-    one = make_graph(num_nodes, edges, weighted, directed)
-    two = make_graph(num_nodes, shuffled, weighted, directed)
-    np.testing.assert_array_equal(
-        one.adjacency("undirected").toarray(), two.adjacency("undirected").toarray()
-    )
-
-
 @given(st.integers(1, 4), st.lists(st.tuples(st.integers(-3, 6), st.integers(-3, 6)), max_size=6))
 def test_edges_are_refused_exactly_when_a_node_is_absent(num_nodes, edges):
     ends = np.array(edges, np.int64).reshape(-1, 2).T
@@ -223,17 +212,8 @@ REFUSED = {
     "no attributes": ({"x": np.ones((3, 0))}, r"both at least 1 \(got shape \(3, 0\)\)"),
     "no sparse attributes": ({"x": sp.csr_array((3, 0))}, r"both at least 1 \(got shape \(3, 0\)"),
     "complex sparse attributes": ({"x": sp.csr_array(np.eye(3) * 1j)}, "x must be numbers"),
-    "missing attribute": (
-        {"x": [[1.0, 0.0], [0.0, np.nan], [3.0, 4.0]]},
-        "x holds nan at node 1, attribute 1.",
-    ),
-    "infinite attribute": ({"x": [[np.inf], [1.0], [1.0]]}, "x holds inf at node 0, attribute 0"),
     "attribute too large": ({"x": [[1.0], [1e300], [1.0]]}, "x holds inf at node 1"),
     "sparse attribute too large": ({"x": sp.csr_array(np.eye(3) * 1e300)}, "x holds inf at node 0"),
-    "x of wrong length": (
-        {"x": X[:2], "edge_index": [[0], [1]]},
-        r"one label per node, 2 \(got 3\)",
-    ),
     "edge to an absent node": (
         {"edge_index": [[0, 1, 5], [1, 3, 0]]},
         r"Edge 1 runs from 1 to 3 \(and 1 more like it\), but nodes are numbered 0 to 2",
@@ -253,7 +233,6 @@ REFUSED = {
     "infinite weight": ({"edge_weight": [1, 1, 1e300, 1]}, r"\(got inf at edge 2\)"),
     "mask of numbers": ({"train_mask": [0.5, 1, 0]}, "train_mask must be true or false"),
     "list of nodes as mask": ({"train_mask": [0, 2, 5]}, "train_mask must be true or false"),
-    "ragged mask": ({"train_mask": [[True], [True, False], [False]]}, "rows differ in length"),
     "short mask": ({"train_mask": [True, False]}, r"3 rows, one per node \(got shape \(2, 1\)\)"),
     "mask without train": ({"test_mask": [True, False, False]}, "Pass it too"),
     "different numbers of splits": (

@@ -49,7 +49,7 @@ def hpgmn(*arguments):
 
 @pytest.fixture(scope="module")
 def run(browser, tmp_path_factory):
-    """Two tables and a trained model; the browser is asked for first, to skip in time."""
+    """Two tables and a trained model; the browser comes first, to skip early."""
     folder = tmp_path_factory.mktemp("browser")
     nodes, edges = rows()
     tables = folder / "people"

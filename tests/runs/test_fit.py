@@ -10,23 +10,21 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-import torch
 import yaml
 
 from hpgmn.base.errors import HPGMNError
 from hpgmn.base.files import with_checksum
 from hpgmn.base.metrics import fit_temperature
 from hpgmn.base.settings import read_yaml, settings_dict
-from hpgmn.graph import Graph, Split
+from hpgmn.graph import Graph
 from hpgmn.models.hpgmn import HPGMNSettings
-from hpgmn.models.stage import Replica
 from hpgmn.runs import fit as module
 from hpgmn.runs.fit import fit_run, make_monitor
 from hpgmn.runs.folder import prepare_folder, write_config
-from hpgmn.runs.outputs import read_metrics, roles
+from hpgmn.runs.outputs import read_metrics
 from hpgmn.runs.spec import RunSpec
 from hpgmn.training.checkpoint import read_tensors, write_tensors
-from hpgmn.training.replicas import Fitted, Progress
+from hpgmn.training.replicas import Progress
 from hpgmn.training.saved import SavedModel
 from hpgmn.training.state import read_seconds
 
@@ -121,15 +119,15 @@ def test_the_area_is_reported_beside_the_accuracy(small_graph, tmp_path):
     assert metrics["test_score"][0] == pytest.approx(np.mean(pairs), abs=1e-6)
 
 
-def test_a_stopped_run_goes_on_and_counts_its_time(small_graph, tmp_path):
+def test_a_stopped_run_resumes_and_counts_its_time(small_graph, tmp_path):
     with pytest.raises(KeyboardInterrupt):
         fit_run(SPEC, small_graph, tmp_path, should_stop=stop_at(5))
     assert (tmp_path / "state" / "state-000.safetensors").exists()
     spent = read_seconds(tmp_path / "state" / "state-000.safetensors")
     assert spent > 0
-    told: list[Any] = []
-    metrics = fit_run(SPEC, small_graph, tmp_path, report=told.append).metrics
-    assert len(told) == 3 + 4 - 5
+    reports: list[Any] = []
+    metrics = fit_run(SPEC, small_graph, tmp_path, report=reports.append).metrics
+    assert len(reports) == 3 + 4 - 5
     assert metrics["seconds"] >= spent
     (tmp_path / "other").mkdir()
     assert (
@@ -138,7 +136,7 @@ def test_a_stopped_run_goes_on_and_counts_its_time(small_graph, tmp_path):
     )
 
 
-def test_a_run_that_goes_on_with_other_versions_says_so_and_keeps_the_first(
+def test_resuming_with_other_versions_warns_and_keeps_the_record_of_the_start(
     small_graph, tmp_path, monkeypatch, caplog
 ):
     def config():
@@ -153,14 +151,12 @@ def test_a_run_that_goes_on_with_other_versions_says_so_and_keeps_the_first(
     monkeypatch.setattr(module, "made_with", lambda *_: {"torch": "2.0"})
     metrics = fit_run(SPEC, small_graph, tmp_path).metrics
     assert config()["made_with"] == {"torch": "1.0"}
-    (told,) = [line for line in caplog.messages if "torch" in line]
-    assert "was trained with torch 1.0 (now 2.0)" in told
-    assert told in metrics["warnings"]
+    (warning,) = [line for line in caplog.messages if "torch" in line]
+    assert "was trained with torch 1.0 (now 2.0)" in warning
+    assert warning in metrics["warnings"]
 
 
-def test_a_run_that_was_never_begun_is_made_with_what_is_there_now(
-    small_graph, tmp_path, monkeypatch
-):
+def test_a_run_that_never_started_records_the_present_versions(small_graph, tmp_path, monkeypatch):
     write_config(tmp_path, SPEC, {"torch": "1.0"})
     monkeypatch.setattr(module, "made_with", lambda *_: {"torch": "2.0"})
     assert not any(
@@ -185,9 +181,9 @@ def test_a_crash_after_training_costs_no_training(small_graph, tmp_path, monkeyp
         with pytest.raises(Crash):
             fit_run(SPEC, small_graph, tmp_path / "crashed")
     assert not (tmp_path / "crashed" / "metrics.json").exists()
-    told: list[Any] = []
-    fit_run(SPEC, small_graph, tmp_path / "crashed", report=told.append)
-    assert told == []
+    reports: list[Any] = []
+    fit_run(SPEC, small_graph, tmp_path / "crashed", report=reports.append)
+    assert reports == []
     for name in ("model.safetensors", "predictions.parquet", "history.jsonl"):
         assert (tmp_path / "whole" / name).read_bytes() == (
             tmp_path / "crashed" / name
@@ -195,7 +191,7 @@ def test_a_crash_after_training_costs_no_training(small_graph, tmp_path, monkeyp
     assert not (tmp_path / "crashed" / "state").exists()
 
 
-def test_a_run_does_not_go_on_from_a_state_that_says_nothing(small_graph, tmp_path):
+def test_a_state_without_an_identity_is_not_resumed(small_graph, tmp_path):
     with pytest.raises(KeyboardInterrupt):
         fit_run(SPEC, small_graph, tmp_path, should_stop=lambda: True)
     path = tmp_path / "state" / "state-000.safetensors"
@@ -209,32 +205,6 @@ def test_the_state_of_another_run_is_refused(small_graph, tmp_path):
         fit_run(SPEC, small_graph, tmp_path, should_stop=lambda: True)
     with pytest.raises(HPGMNError, match="was started with other settings"):
         fit_run(replace(SPEC, settings=SPEC.settings | {"lr": 0.5}), small_graph, tmp_path)
-
-
-def test_history_holds_no_number_that_json_does_not_know(tmp_path):
-    inf, nan = float("inf"), float("nan")
-    nothing = torch.empty(0)
-    history = {
-        "loss": torch.tensor([[1.0, 0.5], [nan, 0.25], [2.0, nan]]),
-        "val_loss": torch.tensor([[inf, 0.5], [nan, nan], [1.0, nan]]),
-        "val_score": torch.tensor([[0.5, 0.5], [0.5, 0.5], [1.0, nan]]),
-    }
-    replicas = [Replica(0, 0, None), Replica(3, 0, None)]
-    fitted = Fitted(replicas, {}, nothing, nothing, nothing, {}, {"main": history}, {})
-    module.write_history(tmp_path / "history.jsonl", fitted.replicas, fitted.history)
-
-    def refuse(constant):
-        raise AssertionError(constant)
-
-    lines = (tmp_path / "history.jsonl").read_text().splitlines()
-    rows = [json.loads(line, parse_constant=refuse) for line in lines]
-    keys = ("split", "epoch", "loss", "val_loss", "val_score")
-    assert [tuple(row[key] for key in keys) for row in rows] == [
-        (0, 1, 1.0, None, 0.5),
-        (0, 3, 2.0, 1.0, 1.0),
-        (3, 1, 0.5, 0.5, 0.5),
-        (3, 2, 0.25, None, 0.5),
-    ]
 
 
 # Probabilities.
@@ -313,14 +283,6 @@ def test_the_temperature_of_an_older_config_is_fitted():
     assert not RunSpec.from_dict(content | {"calibrate": False}).calibrate
 
 
-# What the predictions say about nodes.
-
-
-def test_roles_are_names():
-    split = Split(*(np.array(part, bool) for part in ([1, 0, 0, 0], [0, 1, 0, 0], [0, 0, 1, 0])))
-    assert roles(split).tolist() == ["train", "val", "test", "unlabelled"]
-
-
 # Seeds averaged.
 
 
@@ -348,22 +310,6 @@ def test_probabilities_averaged_over_seeds_are_scored_beside_the_runs(
     assert found["test_score_mean"] == pytest.approx(np.mean(expected))
     deviation = np.std(expected, ddof=1) if len(expected) > 1 else 0.0
     assert found["test_score_std"] == pytest.approx(deviation)
-
-
-def test_one_seed_is_no_average(small_graph, tmp_path):
-    spec = replace(SPEC, seeds=1)
-    prepare_folder(tmp_path / "run", spec, resume=False, overwrite=False)
-    assert "ensemble" not in fit_run(spec, small_graph, tmp_path / "run").metrics
-
-
-def test_without_test_nodes_there_is_no_average(small_graph, tmp_path):
-    assert small_graph.splits is not None
-    empty = np.zeros_like(small_graph.splits.test)
-    graph = small_graph.with_splits(
-        replace(small_graph.splits, test=empty)  # as in a graph whose other labels are unknown
-    )
-    prepare_folder(tmp_path / "run", SPEC, resume=False, overwrite=False)
-    assert "ensemble" not in fit_run(SPEC, graph, tmp_path / "run").metrics
 
 
 @pytest.mark.parametrize("has_plan", [True, False])
@@ -404,21 +350,16 @@ def test_a_newer_version_resumes(small_graph, tmp_path, monkeypatch):
     assert len(seen) == 3 + 4 - 5
 
 
-def test_missing_callbacks_do_nothing():
-    monitor = make_monitor(None, None, None)
-    monitor.note("a remark")
-    monitor.step("a step", 1, 2)
-    assert not monitor.should_stop()
-
-
 def test_remarks_are_passed_on_and_logged(caplog):
     remarks: list[str] = []
     caplog.set_level("INFO", "hpgmn")
-    make_monitor(None, remarks.append, None).note("a remark")
-    assert remarks == ["a remark"] == caplog.messages
+    make_monitor(None, None, None).note("a remark")
+    make_monitor(None, remarks.append, None).note("another")
+    assert remarks == ["another"]
+    assert caplog.messages == ["a remark", "another"]
 
 
-def test_steps_are_progress_without_scores():
+def test_steps_are_progress_without_scores_and_stop_on_request():
     seen: list[tuple[str, Progress]] = []
     monitor = make_monitor(lambda task, now: seen.append((task, now)), None, None)
     monitor.step("Report")
@@ -428,8 +369,5 @@ def test_steps_are_progress_without_scores():
         ("", "Reading", 3, 10),
     ]
     assert all(math.isnan(now.val_score) for _, now in seen)
-
-
-def test_a_step_stops_on_request():
     with pytest.raises(KeyboardInterrupt):
         make_monitor(None, None, lambda: True).step("Report")

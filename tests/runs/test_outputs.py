@@ -1,4 +1,4 @@
-"""What metrics.json says of a training, against numbers worked out by hand."""
+"""The files of a training: metrics against numbers worked out by hand, predictions, history."""
 
 import json
 from dataclasses import replace
@@ -11,6 +11,7 @@ import torch
 
 from hpgmn.base.errors import HPGMNError
 from hpgmn.base.files import RUN_FORMAT
+from hpgmn.graph import Split
 from hpgmn.models.stage import Replica
 from hpgmn.runs.outputs import (
     NodeTable,
@@ -19,7 +20,9 @@ from hpgmn.runs.outputs import (
     read_pseudo_labels,
     read_used_ids,
     refuse_other_graph,
+    roles,
     run_metrics,
+    write_history,
     write_metrics,
 )
 from hpgmn.runs.spec import RunSpec
@@ -145,10 +148,10 @@ def predictions(tmp_path):
     path = tmp_path / "predictions.parquet"
     chances = np.full((2, 2), 0.5)
     tables = []
-    for start, roles in ((2, ["val", "train"]), (0, ["train", "unlabelled"])):
+    for start, names in ((2, ["val", "train"]), (0, ["train", "unlabelled"])):
         nodes = np.arange(start, start + 2)
         about = NodeTable(
-            nodes, nodes.astype(str), np.array(roles), np.array([1, 1]), ("no", "yes")
+            nodes, nodes.astype(str), np.array(names), np.array([1, 1]), ("no", "yes")
         )
         for split, seed, guess in ((0, 0, [0, 0]), (0, 1, [1, 1]), (1, 0, [1, 0])):
             tables.append(
@@ -203,3 +206,32 @@ def test_a_run_on_another_graph_is_refused(tmp_path):
                 refuse_other_graph(metrics, 3, own)
         else:
             refuse_other_graph(metrics, 3, own)
+
+
+def test_roles_are_names():
+    split = Split(*(np.array(part, bool) for part in ([1, 0, 0, 0], [0, 1, 0, 0], [0, 0, 1, 0])))
+    assert roles(split).tolist() == ["train", "val", "test", "unlabelled"]
+
+
+def test_history_holds_neither_nan_nor_infinity(tmp_path):
+    inf, nan = float("inf"), float("nan")
+    history = {
+        "loss": torch.tensor([[1.0, 0.5], [nan, 0.25], [2.0, nan]]),
+        "val_loss": torch.tensor([[inf, 0.5], [nan, nan], [1.0, nan]]),
+        "val_score": torch.tensor([[0.5, 0.5], [0.5, 0.5], [1.0, nan]]),
+    }
+    replicas = [Replica(0, 0, None), Replica(3, 0, None)]
+    write_history(tmp_path / "history.jsonl", replicas, {"main": history})
+
+    def refuse(constant):
+        raise AssertionError(constant)
+
+    lines = (tmp_path / "history.jsonl").read_text().splitlines()
+    rows = [json.loads(line, parse_constant=refuse) for line in lines]
+    keys = ("split", "epoch", "loss", "val_loss", "val_score")
+    assert [tuple(row[key] for key in keys) for row in rows] == [
+        (0, 1, 1.0, None, 0.5),
+        (0, 3, 2.0, 1.0, 1.0),
+        (3, 1, 0.5, 0.5, 0.5),
+        (3, 2, 0.25, None, 0.5),
+    ]

@@ -260,7 +260,7 @@ def test_what_the_rows_were_made_with_is_not_set_again(
     assert (found["class_counts_dropout"], list(found["statistics"])) == (0.2, ["class_counts"])
 
 
-def test_a_run_that_goes_on_with_other_versions_says_so_and_keeps_the_first(
+def test_resuming_with_other_versions_warns_and_keeps_the_record_of_the_start(
     tmp_path, shards_writer, small_graph, monkeypatch, caplog
 ):
     shards = Shards(shards_writer(tmp_path / "shards", small_graph, SETTINGS))
@@ -280,9 +280,9 @@ def test_a_run_that_goes_on_with_other_versions_says_so_and_keeps_the_first(
     metrics = run_on_shards(spec, shards, out, Ranks())
     assert metrics is not None
     assert read_yaml(out / "config.yaml")["made_with"] == {"torch": "1.0"}
-    (told,) = [line for line in caplog.messages if "torch" in line]
-    assert "was trained with torch 1.0 (now 2.0)" in told
-    assert told in metrics["warnings"]
+    (warning,) = [line for line in caplog.messages if "torch" in line]
+    assert "was trained with torch 1.0 (now 2.0)" in warning
+    assert warning in metrics["warnings"]
 
 
 @pytest.mark.parametrize("version", ["0.1.0", "99.0"])
@@ -328,7 +328,7 @@ def test_labels_are_counted_range_by_range(tmp_path, shards_writer, small_graph,
         assert getattr(found, part).tolist() == [(labels == c).sum() for c in range(3)]
 
 
-def test_a_damaged_estimator_is_told_before_the_training(tmp_path, shards_writer, small_graph):
+def test_a_damaged_estimator_is_refused_before_the_training(tmp_path, shards_writer, small_graph):
     shards = Shards(shards_writer(tmp_path, small_graph, SETTINGS))
     (tmp_path / "estimator.safetensors").write_text("nothing")
     with pytest.raises(HPGMNError, match="`hpgmn shard`"):

@@ -3,7 +3,6 @@
 import errno
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import time
@@ -14,7 +13,6 @@ import numpy as np
 import pytest
 
 import hpgmn
-from hpgmn.base.files import STALE_SECONDS, remove_stale_drafts
 from hpgmn.base.parsing import npy_header
 from hpgmn.statistics import cache
 from hpgmn.statistics.cache import (
@@ -168,15 +166,6 @@ def test_a_failed_writer_leaves_nothing(tmp_path, error):
     assert names(tmp_path) == set()
 
 
-def test_a_link_is_dropped_and_what_it_leads_to_stays(tmp_path):
-    (tmp_path / "elsewhere").mkdir()
-    (tmp_path / "elsewhere" / "mine").write_text("keep")
-    (tmp_path / KEY).symlink_to(tmp_path / "elsewhere")
-    drop(tmp_path / KEY)
-    assert names(tmp_path) == {"elsewhere"}
-    assert (tmp_path / "elsewhere" / "mine").read_text() == "keep"
-
-
 # Room.
 
 
@@ -193,14 +182,6 @@ def test_those_used_least_recently_go_first(tmp_path, monkeypatch):
     assert names(tmp_path) == {key_of(0)}
     assert make_room(tmp_path, 45_000)
     assert names(tmp_path) == set()
-
-
-def test_the_newest_stays_where_the_limit_is_passed_already(tmp_path, monkeypatch):
-    for number, age in enumerate((10, 30, 20)):
-        sized(tmp_path, number, 10_000, age)
-    monkeypatch.setattr(cache, "LIMIT_BYTES", 12_000)
-    assert make_room(tmp_path, 0)
-    assert names(tmp_path) == {key_of(0)}
 
 
 def test_what_is_too_large_drives_nobody_out(tmp_path, monkeypatch, caplog):
@@ -242,24 +223,6 @@ def test_room_is_made_from_entries_only(tmp_path, monkeypatch):
     (tmp_path / key_of(1)).mkdir()  # as empty as a killed dropper may leave it
     make_room(tmp_path, 5)
     assert names(tmp_path) == others | {key_of(1)}
-
-
-def test_only_stale_drafts_are_dropped(tmp_path):
-    def old_draft(number, folder_age, file_age):
-        place = tmp_path / f".{key_of(number)}.{number:032x}.unfinished"
-        now = time.time()
-        place.mkdir()
-        (place / "rows.npy").write_bytes(b"cut")
-        os.utime(place / "rows.npy", (now - file_age, now - file_age))
-        os.utime(place, (now - folder_age, now - folder_age))
-        return place
-
-    day = STALE_SECONDS
-    old_draft(1, day + 60, day + 60)
-    young = old_draft(2, day - 60, day - 60)
-    written = old_draft(3, day + 60, 10)  # a mapped file is written to for days
-    make_room(tmp_path, 0)
-    assert names(tmp_path) == {young.name, written.name}
 
 
 def test_an_entry_that_vanishes_while_room_is_made_is_no_error(tmp_path, monkeypatch):
@@ -314,12 +277,12 @@ for line in sys.stdin:
 
 
 @contextmanager
-def children(program, *arguments):
-    """Processes of the same program, each with its arguments; none is left at the end."""
+def children(*arguments):
+    """Processes of the program, each with its arguments; none is left at the end."""
     environment = os.environ | {"PYTHONPATH": str(SOURCE), "OMP_NUM_THREADS": "1"}
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     started = [
-        subprocess.Popen([sys.executable, "-c", program, *own], env=environment, text=True, **pipes)
+        subprocess.Popen([sys.executable, "-c", PROGRAM, *own], env=environment, text=True, **pipes)
         for own in arguments
     ]
     try:
@@ -340,7 +303,7 @@ def tell(stream, line):
 
 @pytest.mark.slow
 def test_writers_that_start_at_the_same_time_agree(tmp_path):
-    with children(PROGRAM, *((str(tmp_path), str(number)) for number in range(3))) as started:
+    with children(*((str(tmp_path), str(number)) for number in range(3))) as started:
         for number in range(25):
             key = f"{number:04d}" + KEY[4:]
             for child in started:
@@ -352,53 +315,6 @@ def test_writers_that_start_at_the_same_time_agree(tmp_path):
                 read_entry(tmp_path, key)["rows"], np.full((300, 1000), number, np.float32)
             )
     assert names(tmp_path) == {f"{number:04d}" + KEY[4:] for number in range(25)}
-
-
-KILLED = """
-import sys, time
-from pathlib import Path
-import numpy as np
-from hpgmn.statistics import cache
-
-class Slow:
-    def __init__(self, file):
-        self.file, self.left = file, 2
-    def __enter__(self):
-        return self
-    def __exit__(self, *_):
-        self.file.close()
-    def write(self, block):
-        self.left -= 1
-        self.file.write(block)
-        if not self.left:  # in the middle of the array
-            self.file.flush()
-            print("written", flush=True)
-            time.sleep(600)
-
-folder = Path(sys.argv[1])
-before = Path.open
-Path.open = lambda self, mode: Slow(before(self, mode))
-print("ready", flush=True)
-with cache.entry_draft(folder, sys.argv[2]) as place:
-    cache.save_array(place / "rows.npy", np.ones(3 * 2**20, np.uint8))
-"""
-
-
-@pytest.mark.slow
-def test_a_writer_killed_in_the_middle_is_no_harm_to_the_next(tmp_path):
-    with children(KILLED, (str(tmp_path), KEY)) as [child]:
-        assert child.stdout.readline() == "written\n"
-        child.send_signal(signal.SIGKILL)
-        assert child.wait() == -signal.SIGKILL
-    [left] = tmp_path.iterdir()
-    assert 2**20 < (left / "rows.npy").stat().st_size < 3 * 2**20
-    with pytest.raises(FileNotFoundError):
-        read_entry(tmp_path, KEY)
-    assert write(tmp_path)
-    np.testing.assert_array_equal(read_entry(tmp_path, KEY)["large"], ARRAYS["large"])
-    assert names(tmp_path) == {KEY, left.name}
-    remove_stale_drafts(tmp_path, older_than=0)
-    assert names(tmp_path) == {KEY}
 
 
 def test_other_errors_of_the_rename_are_told(tmp_path, monkeypatch):

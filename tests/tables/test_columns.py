@@ -121,16 +121,8 @@ REFUSED = {
         "edges.csv has no column for the source (source, src, from)",
         ("source", None),
     ),
-    "no target": (
-        {},
-        {"target": None},
-        Columns(),
-        "edges.csv has no column for the target (target, dst, to)",
-        ("target", None),
-    ),
     "an id is needed": ({}, {}, Columns(id=""), "no column for the id", ("id", None)),
     "absent column": ({}, {}, Columns(label="lable"), "no column 'lable'", ("label", "label")),
-    "absent split": ({}, {}, Columns(split="zzz"), "no column 'zzz'", ("split", "split")),
     "another word for the label": (
         {},
         {},
@@ -173,15 +165,7 @@ REFUSED = {
         "column 'city' holds 'Rome' in row 2 below the header, which is not a number",
         ("drop", ["city"]),
     ),
-    "days": (
-        {"born": ["2001-02-03"] * 4},
-        {},
-        Columns(),
-        "column 'born' holds '2001-02-03' in row 1 below the header, which is not a number",
-        ("drop", ["born"]),
-    ),
     "kind of split": ({}, {}, Columns(split_by=("groups", "age")), "'groups'", (None, "group")),
-    "column of a split": ({}, {}, Columns(split_by=("group", "ag")), "'ag'", ("split_by", None)),
     "split by the label": (
         {},
         {},

@@ -320,8 +320,8 @@ def test_without_a_memory_nothing_is_averaged_over_nodes(tmp_path, shards_writer
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"batch_size": 0}, "batch_size"),
-        ({"refinement": True}, "refinement"),
+        ({"batch_size": 0}, "Set it .batch_size=1024"),
+        ({"refinement": True}, "Train without it .refinement=False"),
         ({"neighbors": "undirected"}, "The shards lack class_counts, class_means"),
     ],
 )

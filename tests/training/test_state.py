@@ -1,6 +1,9 @@
-"""The best values of a stage against a loop over replicas; Adam against torch."""
+"""Best values against a loop over replicas; Adam against torch; states saved and read."""
 
+import copy
+import json
 import logging
+import math
 
 import pytest
 import torch
@@ -8,14 +11,19 @@ from torch import Tensor, nn
 
 from hpgmn.base.errors import HPGMNError, Remedy
 from hpgmn.models.stage import Rates, Replica, TrainingStage
+from hpgmn.training.checkpoint import read_tensors, write_tensors
 from hpgmn.training.state import (
     HISTORY,
     ReplicaAdam,
+    StageState,
     TrainState,
     all_parameters,
     drop_replicas,
+    read_seconds,
+    read_state,
     start_stage,
     update_best,
+    write_state,
 )
 from hpgmn.training.trainer import finish_stage
 
@@ -296,3 +304,142 @@ def test_all_parameters_are_found_by_name():
     found = all_parameters(module)
     assert list(found) == ["0.weight", "0.bias", "2.weight"]
     assert found["2.weight"] is module[2].weight
+
+
+def parameters(replicas, seed):
+    return {
+        "encode.attributes.first.weight": normal(replicas, 4, 3, seed=seed),
+        "head.memory.patterns": normal(replicas, 2, 3, seed=seed + 1),
+    }
+
+
+def make_state(*, finished=False):
+    """Three replicas with one stage done, and a second done or under way with two replicas left."""
+    state = TrainState(seconds={"statistics": 1 / 3, "training": math.pi})
+    for number, stage in enumerate(("estimator", "main") if finished else ("estimator",)):
+        state.done[stage] = parameters(3, 10 * number)
+        state.best_score[stage] = normal(3, seed=number)
+        state.best_loss[stage] = normal(3, seed=number + 5)
+        state.best_epoch[stage] = torch.tensor([3, 1, 2]) + number
+        state.history[stage] = {key: normal(4, 3, seed=n) for n, key in enumerate(HISTORY)}
+    if not finished:
+        state.current = StageState(
+            name="main",
+            epoch=2,
+            live=[0, 2],
+            parameters=parameters(2, 30),
+            first=parameters(2, 40),
+            second=parameters(2, 50),
+            best=parameters(3, 60),
+            best_score=normal(3, seed=70),
+            best_loss=torch.tensor([0.5, math.inf, math.nan]),
+            best_epoch=torch.tensor([2, 0, 1]),
+            overflowed=torch.tensor([False, False, True]),
+            history={key: [normal(3), torch.tensor([1.0, math.nan, -0.0])] for key in HISTORY},
+        )
+    return state
+
+
+def bits(value):
+    """Anything with its tensors as (type, shape, bytes), so that even a NaN can be compared."""
+    if isinstance(value, Tensor):
+        return str(value.dtype), tuple(value.shape), value.contiguous().numpy().tobytes()
+    if isinstance(value, dict):
+        return {key: bits(part) for key, part in value.items()}
+    if isinstance(value, list):
+        return [bits(part) for part in value]
+    return bits(vars(value)) if isinstance(value, TrainState | StageState) else value
+
+
+@pytest.mark.parametrize("finished", [True, False])
+def test_a_state_comes_back_exactly(tmp_path, finished):
+    state = make_state(finished=finished)
+    before = copy.deepcopy(state)
+    write_state(tmp_path / "state", state, "me")
+    assert bits(state) == bits(before)  # writing changed nothing
+    found = read_state(tmp_path / "state", "me")
+    assert bits(found) == bits(state)
+    assert list(found.done) == list(state.done)
+
+
+def test_a_state_without_any_stage_comes_back(tmp_path):
+    write_state(tmp_path / "state", TrainState(), "me")
+    assert bits(read_state(tmp_path / "state", "me")) == bits(TrainState())
+
+
+def test_stages_whose_names_begin_alike_are_kept_apart(tmp_path):
+    state = make_state(finished=True)
+    for part in (state.done, state.best_score, state.best_loss, state.best_epoch, state.history):
+        part["main2"] = copy.deepcopy(part["estimator"])
+    write_state(tmp_path / "state", state, "me")
+    assert bits(read_state(tmp_path / "state", "me")) == bits(state)
+
+
+def test_a_state_of_another_training_is_refused(tmp_path):
+    write_state(tmp_path / "state", make_state(), "me")
+    with pytest.raises(
+        HPGMNError, match="started with other settings, graph, splits, seeds or code"
+    ):
+        read_state(tmp_path / "state", "you")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"seconds": None},
+        {"stages": None},
+        {"stages": ["main"]},
+        {"current": 7},
+        {"current": {"name": "main", "epoch": 2}},
+        {"current": {"name": "main", "epoch": 2, "live": [0, 2], "best": {}}},
+    ],
+)
+def test_a_state_that_does_not_go_together_is_refused(tmp_path, change):
+    path = tmp_path / "state"
+    write_state(path, make_state(), "me")
+    tensors, about = read_tensors(path)
+    about |= change
+    write_tensors(path, tensors, {key: value for key, value in about.items() if value is not None})
+    with pytest.raises(HPGMNError, match=r"state is damaged.*Restore it, or train again"):
+        read_state(path, "me")
+    if "seconds" in change:
+        with pytest.raises(HPGMNError, match=r"state is damaged"):
+            read_seconds(path)
+
+
+def test_a_state_without_a_tensor_is_refused(tmp_path):
+    path = tmp_path / "state"
+    write_state(path, make_state(), "me")
+    tensors, about = read_tensors(path)
+    for name in tensors:
+        if name.count("/") < 2 or "history" in name:  # the names of the others, the model knows
+            rest = {key: value for key, value in tensors.items() if key != name}
+            write_tensors(path, rest, about)
+            with pytest.raises(HPGMNError, match=r"state is damaged"):
+                read_state(path, "me")
+
+
+def test_a_state_of_the_first_form_did_not_look_for_overflow(tmp_path):
+    path = tmp_path / "state"
+    write_state(path, make_state(), "me")
+    tensors, about = read_tensors(path)
+    del tensors["current/overflowed"], about["format"]
+    write_tensors(path, tensors, about)
+    found = read_state(path, "me").current
+    assert found is not None
+    assert found.overflowed.tolist() == [False] * 3
+
+
+def test_the_seconds_of_a_state_are_added_up(tmp_path):
+    write_state(tmp_path / "state", make_state(), "me")
+    assert read_seconds(tmp_path / "state") == pytest.approx(1 / 3 + math.pi)
+
+
+def test_the_description_is_plain_json(tmp_path):
+    write_state(tmp_path / "state", make_state(), "me")
+    content = (tmp_path / "state").read_bytes()
+    header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
+    about = json.loads(header["__metadata__"]["about"])
+    assert about["identity"] == "me"
+    assert about["stages"] == ["estimator"]
+    assert about["current"] == {"name": "main", "epoch": 2, "live": [0, 2]}

@@ -28,7 +28,7 @@ def _forward(command: str, context: typer.Context) -> int:
             raise
         raise HPGMNError(
             f"`hpgmn {command}` is part of the laboratory, which is not installed.",
-            "Install it from a clone of the repository: pip install ./lab",
+            "Install it from a clone of the repository (pip install ./lab)",
         ) from None
     result = app(args=[command, *context.args], prog_name="hpgmn", standalone_mode=False)
     return result if isinstance(result, int) else 0

@@ -82,7 +82,10 @@ def explorer_data(
             row["patterns"] = [[k, round(float(weights[node, k]), _DECIMALS)] for k in best]
         rows.append(row)
     if replicas[0].reads_statistics:
-        _add_shares(replicas, order, rows)
+        subsets = subset_values(replicas, order, predicted[order])
+        for row, values in zip(rows, subsets, strict=True):
+            row["shares"] = _round(shapley_values(values))
+            row["baseline"] = round(float(values[0]), _DECIMALS)
         _add_support(replicas, order, rows)
     shared = _shared_data(replicas, names, probabilities)
     content = shared | _with_ids(replicas[0], rows)
@@ -141,16 +144,7 @@ def _edges(replica: ReplicaView, node: int, near: Array) -> list[int]:
         adjacency = replica.task.statistics.adjacency(mode)
         linked = adjacency.indices[adjacency.indptr[node] : adjacency.indptr[node + 1]]
         bits |= np.where(np.isin(near, linked), bit, 0)
-    return [int(value) for value in bits]
-
-
-def _add_shares(
-    replicas: Sequence[ReplicaView], order: Array, rows: Sequence[dict[str, Any]]
-) -> None:
-    predicted = np.array([row["prediction"] for row in rows])
-    for row, values in zip(rows, subset_values(replicas, order, predicted), strict=True):
-        row["shares"] = _round(shapley_values(values))
-        row["baseline"] = round(float(values[0]), _DECIMALS)
+    return bits.tolist()
 
 
 def _add_support(
@@ -243,8 +237,8 @@ def _with_ids(replica: ReplicaView, rows: Sequence[Mapping[str, Any]]) -> dict[s
     counts_as, known = replica.labels[nodes], replica.train_labels[nodes] >= 0
     return {
         "ids": [node_id(replica.graph, node) for node in nodes],
-        "counts_as": [int(label) for label in counts_as],
-        "is_known": [int(is_known) for is_known in known],
+        "counts_as": counts_as.tolist(),
+        "is_known": known.astype(int).tolist(),
         "nodes": [_reindex(row, index) for row in rows],
     }
 

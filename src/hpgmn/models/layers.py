@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 from typing import Any
@@ -264,29 +264,6 @@ class AggregationLinear(Initialised):
         """A statistic's rows, or (R, N, inputs), to (R, N, outputs)."""
         own, messages = (product(x, weight, columns) for weight in (self.own, self.neighbors))
         return aggregate(messages) + own + self.bias
-
-
-def convolve_layers(
-    layers: Iterable[nn.Module],
-    propagation: SparseMatrix | Callable[[Tensor], Tensor],
-    attributes: Statistic,
-    columns: Tensor | None,
-    rate: DropRate,
-    noise: Noise | None,
-    place: str,
-) -> Tensor:
-    """Apply layers called as ``layer(propagation, x, columns)``, ReLU and dropout between them.
-
-    Args:
-        columns: (R, inputs) factors of the attributes' columns, from ``column_factors``.
-        place: names the random numbers; unique in the model.
-    """
-    first, *rest = layers
-    hidden: Tensor = first(propagation, attributes, columns)
-    for number, layer in enumerate(rest, start=1):
-        hidden = relu_dropout(hidden, rate, noise, f"{place}.{number}")
-        hidden = layer(propagation, hidden)
-    return hidden
 
 
 class MLP(nn.Module):

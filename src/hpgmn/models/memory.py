@@ -69,22 +69,13 @@ def kpattern_penalty(query: Tensor, patterns: Tensor, reduction: str = "mean") -
         query: (R, N, D), or (N, D) where there is one replica.
         patterns: (R, K, D).
         reduction: "mean" or "sum" over nodes.
-
-    Returns:
-        (R,)
     """
     scores, lengths = query @ patterns.transpose(1, 2), query.square().sum(dim=-1)
     return reduce_nodes(nearest_distance(lengths, patterns, scores), reduction)
 
 
 def nearest_distance(lengths: Tensor, patterns: Tensor, scores: Tensor) -> Tensor:
-    """Distance of each query from its nearest pattern, (R, N), from known products.
-
-    Args:
-        lengths: (R, N) squared length of each query.
-        patterns: (R, K, D).
-        scores: (R, N, K) products of the queries with the patterns.
-    """
+    """Distance of each query from its nearest pattern, (R, N), from :meth:`Memory.compare`."""
     nearest = (patterns.square().sum(dim=-1).unsqueeze(1) - 2 * scores).min(dim=-1).values
     return (lengths + nearest).clamp(min=1e-12).sqrt()
 
@@ -98,11 +89,7 @@ def reduce_nodes(values: Tensor, reduction: str = "mean") -> Tensor:
 def entropy_penalty(attention: Tensor) -> Tensor:
     """Negative entropy of mean pattern use: lowest, -log K, for equal use; Eq. (16).
 
-    Args:
-        attention: (R, N, K), or (N, K) where there is one replica; rows sum to 1.
-
-    Returns:
-        (R,), or a single number.
+    Rows of the attention (R, N, K), or (N, K) where there is one replica, sum to 1.
 
     >>> entropy_penalty(torch.tensor([[[1.0, 0.0], [0.0, 1.0]]]))
     tensor([-0.6931])
@@ -204,15 +191,11 @@ class Memory(Initialised):
             self.use.fill_(1 / self.use.shape[1])
 
     def compare(self, query: Tensor, nodes: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
-        """Compute everything that later steps need of the queries.
-
-        Args:
-            query: (R, N, D_q).
-            nodes: (R, B) positions of the queries to classify; None for all.
+        """Compute everything that later steps need of the queries (R, N, D_q).
 
         Returns:
-            The products with every pattern (R, N, K), the squared lengths (R, N), and the selected
-            queries (R, B, D_q).
+            The products with every pattern (R, N, K), the squared lengths (R, N), and the queries
+            to classify (R, B, D_q), those of ``nodes`` (R, B) or all.
         """
         with torch.autocast(query.device.type, enabled=False):  # distances are differences of these
             query = at_least_single(query)
@@ -220,13 +203,9 @@ class Memory(Initialised):
         return scores, lengths, query if nodes is None else selected
 
     def forward(self, query: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the value read for each query, and the attention.
+        """Return the value (R, N, D_q) read for each query, and the attention (R, N, K).
 
-        Args:
-            query: (R, N, D_q), or (N, D_q) where there is one replica.
-
-        Returns:
-            (R, N, D_q) and (R, N, K); without R where the query has none.
+        A query of one replica may lack the leading dimension; so do value and attention then.
         """
         if query.dim() == 2:
             value, attention = self(query.unsqueeze(0))
@@ -310,13 +289,11 @@ class MemoryHead(nn.Module):
         penalties: bool = False,
         details: bool = False,
     ) -> Output:
-        """Compute class logits of some nodes and penalties over all.
+        """Compute class logits of some nodes and penalties over all of a query (R, N, D_q).
 
         Args:
-            query: (R, N, D_q).
             noise: the step's random numbers; None in evaluation.
             classify: (R, B) positions among the N to classify; None for all.
-            penalties: whether to compute the memory's penalties.
             details: whether to return query and attention.
         """
         if self.resize is not None:

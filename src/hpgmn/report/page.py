@@ -312,14 +312,15 @@ def _model_sections(sections: Any, data: ReportData) -> dict[str, Any]:
     if data.num_runs > 1:
         models = "Model" if content["seeds"] == 1 else f"Mean of {content['seeds']} models"
         scope = f"{models} of split {content['split']}."
-    notes = {line.startswith("Nodes to label"): line for line in content["notes"]}
-    other_notes = [line for line in content["notes"] if line != notes.get(True)]
+    label_notes = [line for line in content["notes"] if line.startswith("Nodes to label")]
+    other_notes = [line for line in content["notes"] if line not in label_notes]
     bodies = {
         "statistics": sections.statistics(content, scope, STATISTICS, **_statistics(content)),
         "memory": sections.memory(content, scope, **_memory(content, other_notes)),
     }
     if content["label_next"]:
-        bodies["label-next"] = sections.label_next(content["label_next"], notes.get(True, ""))
+        note = " ".join(label_notes)
+        bodies["label-next"] = sections.label_next(content["label_next"], note)
     return bodies
 
 

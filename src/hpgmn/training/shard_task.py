@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from hpgmn.base.errors import HPGMNError, SettingError
+from hpgmn.base.errors import HPGMNError, Remedy, SettingError
 from hpgmn.base.metrics import metric as metric_of
 from hpgmn.base.sparse import SparseMatrix, to_device
 from hpgmn.graph import Array, Split
@@ -125,13 +125,13 @@ def check_shard_settings(settings: Any, names: Sequence[str]) -> None:
     """Refuse settings that training on shards with these statistics cannot have."""
     if not settings.batch_size:
         raise SettingError(
-            "Training on row shards needs a batch size.",
-            "Set batch_size, the train nodes in a step of all ranks together, for example "
-            "batch_size=1024.",
+            "Training on row shards needs a batch size, the train nodes in a step of all ranks.",
+            Remedy("Set it", setting="batch_size", value=1024),
         )
     if settings.refinement:
         raise SettingError(
-            "Refinement recomputes the statistics, which row shards hold.", "Set refinement=false."
+            "Refinement recomputes the statistics, which row shards hold.",
+            Remedy("Train without it", setting="refinement", value=False),
         )
     missing = [name for name in statistic_names(settings) if name not in names]
     if missing:
@@ -251,14 +251,8 @@ def fit_shards(
 ) -> TrainState:
     """Train on the rows of all ranks; every rank must call this.
 
-    Args:
-        metric: selects epochs.
-        positive: the positive class of the metric, see :func:`hpgmn.base.metrics.metric`.
-        path: where rank 0 saves the state, which all ranks read; None saves nothing.
-        identity: identifies this training; a state of another one is refused.
-        report: called on rank 0 after each epoch.
-        should_stop: called after each epoch; True on any rank saves the state and raises
-            KeyboardInterrupt on all.
+    Arguments are those of :func:`hpgmn.training.replicas.fit_replicas`, but rank 0 saves the state
+    to ``path``, which all ranks read, and reports; ``should_stop`` on any rank stops all.
     """
     ranks = task.ranks
     state = TrainState() if path is None else read_common_state(ranks, path, identity)

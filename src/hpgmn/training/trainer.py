@@ -320,21 +320,20 @@ def _run_stage(
     watch: Watcher | None,
     ranks: Ranks,
 ) -> None:
-    replicas = len(task.replicas)
-    is_fresh = state.current is None
-    live = list(range(replicas)) if state.current is None else state.current.live
+    replicas, current = len(task.replicas), state.current
+    live = list(range(replicas)) if current is None else current.live
     runner = StageRunner(task, build, state, live, metric, ranks)
-    if state.current is None:
+    if current is None:
         initialise(runner.model, runner.keys)
         load_parameters(runner.model, runner.stage.initial)
         optimizer = runner.optimizer(None)
         moments = (optimizer.first, optimizer.second)
-        state.current = start_stage(name, _values(runner), moments, replicas, task.device)
-    current = state.current
-    if not is_fresh:
-        optimizer = _resume(runner, current)
+        current = start_stage(name, _values(runner), moments, replicas, task.device)
+        state.current = current
+        epochs = _Epochs(runner, optimizer, current)
+    else:
+        epochs = _resume(runner, current)
     check_every = 10 if task.device.type == "cuda" else 1
-    epochs = _Epochs(runner, optimizer, current)
     last = time.perf_counter()
     while current.epoch < runner.stage.epochs:
         if current.epoch and current.epoch % check_every == 0:  # a resumed run decides alike
@@ -344,7 +343,7 @@ def _run_stage(
                 if not improving:
                     break
                 runner = StageRunner(task, build, state, current.live, metric, ranks)
-                epochs = _Epochs(runner, _resume(runner, current), current)
+                epochs = _resume(runner, current)
                 last = time.perf_counter()
         with matmul_precision(runner.stage.precision, task.device):
             row = epochs.next()
@@ -377,11 +376,11 @@ def _values(runner: StageRunner) -> Parameters:
     return {key: value.detach() for key, value in all_parameters(runner.model).items()}
 
 
-def _resume(runner: StageRunner, current: StageState) -> ReplicaAdam:
-    """Load the recorded parameters; return the optimizer that continues."""
+def _resume(runner: StageRunner, current: StageState) -> _Epochs:
+    """Load the recorded parameters; return the remaining epochs."""
     load_parameters(runner.model, current.parameters)
     current.parameters = _values(runner)
-    return runner.optimizer(current)
+    return _Epochs(runner, runner.optimizer(current), current)
 
 
 class _Epochs:

@@ -8,12 +8,11 @@ from torch import Tensor
 from torch.nn import functional
 from torch_geometric.nn import DirGNNConv, GCNConv, JumpingKnowledge
 
-from hpgmn.base.randomness import DropRate, Noise, column_factors
+from hpgmn.base.randomness import Noise
 from hpgmn.base.sparse import SparseMatrix
 from hpgmn.graph import Graph
 from hpgmn.models import MODELS
 from hpgmn.models.baselines.dirgcn import DirGCNSettings
-from hpgmn.models.layers import initialise
 from hpgmn.models.stage import Replica, make_task
 from hpgmn.training.trainer import train
 
@@ -46,37 +45,33 @@ def pyg_logits(built, replica, edge_index, *, normalize):
         if settings.jump == "none":
             return hidden
         joined = JumpingKnowledge("cat" if settings.jump == "concat" else "max")(states)
-        weight, bias = (built.parameter(f"classify.{part}", replica) for part in ("weight", "bias"))
-        result: Tensor = joined @ weight + bias
-    return result
+        return built.affine("classify", joined, replica)
 
 
 def without_normalisation(built):
     """Our logits where edges are summed as they are: (2, N, C)."""
     plain = SparseMatrix(built.task.graph.adjacency("out"))
     with torch.no_grad():
-        found: Tensor = built.stage.model(built.stage.inputs | {"propagation": plain}).logits
-    return found
+        return built.stage.model(built.stage.inputs | {"propagation": plain}).logits
 
 
-@pytest.mark.parametrize("out_share", [0.0, 0.3, 1.0])
-@pytest.mark.parametrize("jump", ["max", "concat", "none"])
-@pytest.mark.parametrize("layers", [1, 3])
-def test_it_is_made_of_pygs_layers(build, out_share, jump, layers):
-    built = build("dirgcn", out_share=out_share, jump=jump, layers=layers)
+@pytest.mark.parametrize(
+    ("out_share", "sides"), [(0.0, {"inward"}), (0.3, {"inward", "outward"}), (1.0, {"outward"})]
+)
+@pytest.mark.parametrize(
+    ("jump", "layers", "unit_layers"),
+    [("max", 1, False), ("max", 3, True), ("concat", 3, False), ("none", 3, True)],
+)
+def test_it_is_made_of_pygs_layers(build, out_share, sides, jump, layers, unit_layers):
+    settings = {"jump": jump, "layers": layers, "unit_layers": unit_layers}
+    built = build("dirgcn", out_share=out_share, **settings)
+    places = dict(built.stage.model.named_parameters())
+    assert {place.split(".")[2] for place in places if place.startswith("convolve.")} == sides
     edge_index = built.adjacency("out").nonzero().T
-    for replica, found in enumerate(without_normalisation(built)):
-        expected = pyg_logits(built, replica, edge_index, normalize=False)
-        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
-
-
-@pytest.mark.parametrize("jump", ["max", "concat", "none"])
-def test_hidden_layers_may_have_unit_length(build, jump):
-    built = build("dirgcn", jump=jump, unit_layers=True)
-    edge_index = built.adjacency("out").nonzero().T
-    for replica, found in enumerate(without_normalisation(built)):
-        expected = pyg_logits(built, replica, edge_index, normalize=False)
-        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+    built.assert_logits(
+        lambda replica: pyg_logits(built, replica, edge_index, normalize=False),
+        without_normalisation(built),
+    )
 
 
 def test_an_undirected_graph_is_normalised_as_by_pyg(build, wild_graph):
@@ -91,55 +86,30 @@ def test_an_undirected_graph_is_normalised_as_by_pyg(build, wild_graph):
         test_mask=split.test,
     )
     built = build("dirgcn", graph, out_share=0.7)
-    for replica, found in enumerate(built.logits):
-        expected = pyg_logits(built, replica, built.edge_index, normalize=True)
-        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+    built.assert_logits(
+        lambda replica: pyg_logits(built, replica, built.edge_index, normalize=True)
+    )
 
 
-@pytest.mark.parametrize("self_loop", [0.0, 1.0, 2.5])
-@pytest.mark.parametrize("out_share", [0.0, 0.3, 1.0])
-def test_it_is_the_formula(build, self_loop, out_share):
-    built = build("dirgcn", layers=1, self_loop=self_loop, out_share=out_share)
-    matrix = built.adjacency("out") + self_loop * torch.eye(23)
-    out_degree, in_degree = matrix.sum(dim=1), matrix.sum(dim=0)
-    normal = torch.zeros(23, 23)
-    for center, neighbor in matrix.nonzero().tolist():
-        scale = (out_degree[center] * in_degree[neighbor]).sqrt()
-        normal[center, neighbor] = matrix[center, neighbor] / scale
-    sides = [("outward", normal, out_share), ("inward", normal.T, 1 - out_share)]
-    for replica, found in enumerate(built.logits):
-        hidden = torch.zeros(23, 6)
-        for name, spread, share in sides:
-            if share:
-                weight = built.parameter(f"convolve.0.{name}.weight", replica)
-                bias = built.parameter(f"convolve.0.{name}.bias", replica)
-                hidden = hidden + share * (spread @ built.x @ weight + bias)
-        expected = hidden.relu() @ built.parameter("classify.weight", replica)
-        expected = expected + built.parameter("classify.bias", replica)
-        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+@pytest.mark.parametrize(("self_loop", "out_share"), [(0.0, 0.3), (1.0, 0.0), (2.5, 1.0)])
+def test_training_is_the_formula_with_dropout(build, self_loop, out_share):
+    rates = {"dropout": 0.5, "attributes_dropout": 0.25}
+    built = build("dirgcn", layers=1, self_loop=self_loop, out_share=out_share, **rates)
+    matrix = built.normalised("out", self_loop)
+    columns = built.dropout("attributes", (7,), 0.25)
+    entries = built.dropout("hidden.1", (23, 6), 0.5)
 
+    def expected(replica):
+        x = built.x * columns[replica]
+        sides = [("outward", matrix, out_share), ("inward", matrix.T, 1 - out_share)]
+        hidden = sum(
+            share * built.affine(f"convolve.0.{name}", spread @ x, replica)
+            for name, spread, share in sides
+            if share
+        )
+        return built.affine("classify", hidden.relu() * entries[replica], replica)
 
-@pytest.mark.parametrize(
-    ("out_share", "sides"), [(0.0, {"inward"}), (0.5, {"inward", "outward"}), (1.0, {"outward"})]
-)
-def test_a_side_without_share_has_no_weights(build, out_share, sides):
-    built = build("dirgcn", out_share=out_share)
-    places = dict(built.stage.model.named_parameters())
-    assert {place.split(".")[2] for place in places if place.startswith("convolve.")} == sides
-
-
-def test_input_dropout_drops_whole_columns(build):
-    built = build("dirgcn", dropout=0.0, attributes_dropout=0.5)
-    noise = Noise(built.task.keys("main"), 1)
-    found = built.stage.model(built.stage.inputs, noise).logits
-    factors = column_factors(7, DropRate([0.5, 0.5]), noise, "attributes")
-    for replica in range(2):
-        dropped = built.stage.inputs | {
-            "attributes": type(built.stage.inputs["attributes"])(built.x * factors[replica])
-        }
-        expected = built.stage.model(dropped).logits[replica]
-        torch.testing.assert_close(found[replica], expected, rtol=1e-4, atol=1e-5)
-        assert not torch.equal(expected, built.logits[replica])
+    built.assert_logits(expected, built.training_logits)
 
 
 @pytest.mark.parametrize("unit_layers", [False, True])
@@ -178,13 +148,3 @@ def test_attributes_need_edges_or_self_loops(small_graph, kind, self_loop, score
     task = make_task(graph, [Replica(0, 0, settings)], [(split.train, split.val)], "cpu")
     state = train(task, MODELS["dirgcn"])
     assert state.best_score["main"].item() == pytest.approx(score)
-
-
-def test_first_values_are_drawn_for_every_side(build):
-    built = build("dirgcn")
-    initialise(built.stage.model, built.task.keys("main"))
-    for place, parameter in built.stage.model.named_parameters():
-        one, other = parameter
-        assert torch.equal(one, other) == place.endswith("bias"), place
-    first = built.stage.model.convolve[0]
-    assert not torch.equal(first.outward.weight, first.inward.weight)

@@ -4,7 +4,6 @@ import math
 
 import pytest
 import torch
-from torch import Tensor
 from torch_geometric.nn import GCN2Conv
 
 from hpgmn.base.randomness import DropRate, Noise
@@ -13,14 +12,9 @@ from hpgmn.models.layers import initialise
 from hpgmn.models.stage import Rates
 
 
-def affine(built, name, x, replica):
-    result: Tensor = x @ built.parameter(f"{name}.weight", replica)
-    return result + built.parameter(f"{name}.bias", replica)
-
-
 def pyg_gcnii(built, replica, share, strength, neighbors="undirected"):
     center, neighbor = built.adjacency(neighbors).nonzero().T
-    initial = affine(built, "encode", built.x, replica).relu()
+    initial = built.affine("encode", built.x, replica).relu()
     own = dict(built.stage.model.named_parameters()).get("convolve.initial_weight")
     hidden = initial
     for number, weight in enumerate(built.parameter("convolve.weight", replica)):
@@ -32,23 +26,29 @@ def pyg_gcnii(built, replica, share, strength, neighbors="undirected"):
             if own is not None:
                 convolution.weight2.copy_(own[replica, number])
             hidden = convolution(hidden, initial, torch.stack([neighbor, center])).relu()
-    return affine(built, "classify", hidden, replica)
+    return built.affine("classify", hidden, replica)
 
 
-@pytest.mark.parametrize("layers", [1, 2, 5])
 @pytest.mark.parametrize("shared_weights", [True, False])
-@pytest.mark.parametrize(("share", "strength"), [(0.1, 0.5), (0.5, 1.5), (0.0, 1.0), (1.0, 1.0)])
-def test_it_is_pygs_gcnii(build, layers, shared_weights, share, strength):
+@pytest.mark.parametrize(
+    ("layers", "share", "strength", "neighbors"),
+    [
+        (1, 0.1, 0.5, "undirected"),
+        (2, 0.5, 1.5, "out"),
+        (5, 0.0, 1.0, "in"),
+        (2, 1.0, 1.0, "undirected"),
+    ],
+)
+def test_it_is_pygs_gcnii(build, layers, shared_weights, share, strength, neighbors):
     built = build(
         "gcnii",
         layers=layers,
+        neighbors=neighbors,
         shared_weights=shared_weights,
         initial_share=share,
         identity_strength=strength,
     )
-    for replica, found in enumerate(built.logits):
-        expected = pyg_gcnii(built, replica, share, strength)
-        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+    built.assert_logits(lambda replica: pyg_gcnii(built, replica, share, strength, neighbors))
 
 
 def propagation(adjacency):
@@ -60,7 +60,7 @@ def propagation(adjacency):
 def formula(built, neighbors, replica, columns=1.0, entries=None):
     """The logits with initial_share 0.3, identity_strength 0.8 and shared weights."""
     matrix = propagation(built.adjacency(neighbors))
-    initial = affine(built, "encode", built.x * columns, replica).relu()
+    initial = built.affine("encode", built.x * columns, replica).relu()
     weights = dict(built.stage.model.named_parameters())["convolve.weight"][replica]
     factors = entries or [torch.ones(())] * (len(weights) + 1)
     hidden = initial
@@ -68,23 +68,7 @@ def formula(built, neighbors, replica, columns=1.0, entries=None):
         support = 0.7 * matrix @ (hidden * factors[number]) + 0.3 * initial
         beta = math.log(0.8 / (number + 1) + 1)
         hidden = ((1 - beta) * support + beta * support @ weight).relu()
-    return affine(built, "classify", hidden * factors[-1], replica)
-
-
-@pytest.mark.parametrize("neighbors", ["out", "in"])
-def test_it_is_pygs_gcnii_on_directed_edges(build, neighbors):
-    built = build("gcnii", neighbors=neighbors)
-    for replica, found in enumerate(built.logits):
-        expected = pyg_gcnii(built, replica, 0.1, 0.5, neighbors)
-        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
-
-
-@pytest.mark.parametrize("neighbors", ["out", "in", "undirected"])
-def test_it_is_the_formula(build, neighbors):
-    built = build("gcnii", neighbors=neighbors, layers=3, initial_share=0.3, identity_strength=0.8)
-    for replica, found in enumerate(built.logits):
-        expected = formula(built, neighbors, replica).detach()
-        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+    return built.affine("classify", hidden * factors[-1], replica)
 
 
 def test_training_drops_columns_and_hidden_entries_with_exact_gradients(build):

@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch_geometric.utils import to_dense_adj
 
-from hpgmn.base.randomness import Noise, column_factors, dropout
+from hpgmn.base.randomness import dropout
 from hpgmn.graph import Graph
 from hpgmn.models import MODELS
 
@@ -19,14 +19,15 @@ def hop_matrices(matrix):
         far = {node for middle in near for node in matrix[middle].nonzero().flatten().tolist()}
         for node in far - near - {center}:
             two[center, node] = 1
-    hops = []
-    for hop in (matrix, two):
-        rows, columns = (
-            torch.where(total > 0, total.clamp(min=1e-9).rsqrt(), 0.0)
-            for total in (hop.sum(dim=1), hop.sum(dim=0))
-        )
-        hops.append(rows[:, None] * hop * columns)
-    return hops
+    return [normalise(matrix), normalise(two)]
+
+
+def normalise(matrix):
+    rows, columns = (
+        torch.where(total > 0, total.clamp(min=1e-9).rsqrt(), 0.0)
+        for total in (matrix.sum(dim=1), matrix.sum(dim=0))
+    )
+    return rows[:, None] * matrix * columns
 
 
 def joined(hidden, hops, rounds):
@@ -36,22 +37,34 @@ def joined(hidden, hops, rounds):
     return torch.cat(states, dim=-1)
 
 
-def encoded(built, replica, x):
-    weight, bias = (built.parameter(f"encode.{part}", replica) for part in ("weight", "bias"))
-    return (x @ weight + bias).relu()
-
-
-@pytest.mark.parametrize("neighbors", ["out", "in", "undirected"])
-@pytest.mark.parametrize("rounds", [1, 2])
-def test_it_is_the_definition(build, neighbors, rounds):
-    built = build("h2gcn", neighbors=neighbors, rounds=rounds)
+@pytest.mark.parametrize("rate", [0.0, 0.5])
+@pytest.mark.parametrize(("neighbors", "rounds"), [("out", 1), ("in", 2), ("undirected", 2)])
+def test_logits_and_gradients_are_those_of_the_definition(build, neighbors, rounds, rate):
+    built = build("h2gcn", neighbors=neighbors, rounds=rounds, dropout=rate, attributes_dropout=0.3)
+    model = built.stage.model
     hops = hop_matrices(built.adjacency(neighbors))
     assert hops[1].any()
-    for replica, found in enumerate(built.logits):
-        states = joined(encoded(built, replica, built.x), hops, rounds)
-        assert states.shape == (23, {1: 18, 2: 42}[rounds])
-        weight, bias = (built.parameter(f"classify.{part}", replica) for part in ("weight", "bias"))
-        torch.testing.assert_close(found, states @ weight + bias, rtol=1e-4, atol=1e-5)
+    own = {
+        name: value.detach().clone().requires_grad_() for name, value in model.named_parameters()
+    }
+
+    def logits(columns, noise):
+        hidden = (built.x * columns) @ own["encode.weight"] + own["encode.bias"]
+        states = joined(hidden.relu(), hops, rounds)
+        assert states.shape == (2, 23, {1: 18, 2: 42}[rounds])
+        states = dropout(states, model.drop_rate, noise, "classify")
+        return states @ own["classify.weight"] + own["classify.bias"]
+
+    torch.testing.assert_close(built.logits, logits(1.0, None).detach(), rtol=1e-4, atol=1e-5)
+    found = built.training_logits
+    columns = built.dropout("encode.columns", (7,), 0.3)[:, None]
+    expected = logits(columns, built.noise)
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+    target = torch.randn(2, 23, 4, generator=torch.Generator().manual_seed(0))
+    (found * target).sum().backward()
+    (expected * target).sum().backward()
+    for name, parameter in model.named_parameters():
+        torch.testing.assert_close(parameter.grad, own[name].grad, rtol=1e-4, atol=1e-5)
 
 
 def test_the_hops_of_an_undirected_path_are_known(build):
@@ -73,48 +86,6 @@ def test_the_hops_of_an_undirected_path_are_known(build):
     torch.testing.assert_close(one.csr.to_dense(), to_dense_adj(edges, edge_attr=weights)[0])
     pairs = torch.tensor([[0, 2, 1, 3], [2, 0, 3, 1]])
     assert torch.equal(two.csr.to_dense(), to_dense_adj(pairs)[0])
-
-
-@pytest.mark.parametrize("rounds", [1, 2])
-def test_the_concatenation_is_dropped_before_the_last_layer(build, rounds):
-    built = build("h2gcn", rounds=rounds, dropout=0.5, attributes_dropout=0.3)
-    model, noise = built.stage.model, Noise(built.task.keys("main"), 3)
-    factors = column_factors(7, model.input_rate, noise, "encode.columns")
-    assert factors is not None
-    hops = hop_matrices(built.adjacency())
-    states = torch.stack(
-        [
-            joined(encoded(built, replica, built.x * factors[replica]), hops, rounds)
-            for replica in range(2)
-        ]
-    )
-    dropped = dropout(states, model.drop_rate, noise, "classify")
-    found = model(built.stage.inputs, noise).logits
-    for replica in range(2):
-        weight, bias = (built.parameter(f"classify.{part}", replica) for part in ("weight", "bias"))
-        expected = dropped[replica] @ weight + bias
-        torch.testing.assert_close(found[replica], expected, rtol=1e-4, atol=1e-5)
-
-
-@pytest.mark.parametrize("rounds", [1, 2])
-@pytest.mark.parametrize("rate", [0.0, 0.5])
-def test_gradients_are_those_of_the_definition(build, rounds, rate):
-    built = build("h2gcn", rounds=rounds, dropout=rate)
-    model, noise = built.stage.model, Noise(built.task.keys("main"), 3)
-    target = torch.randn(2, 23, 4, generator=torch.Generator().manual_seed(0))
-    (model(built.stage.inputs, noise).logits * target).sum().backward()
-    hops = hop_matrices(built.adjacency())
-    names = ["encode.weight", "encode.bias", "classify.weight", "classify.bias"]
-    own = {
-        name: torch.stack([built.parameter(name, replica) for replica in range(2)]).requires_grad_()
-        for name in names
-    }
-    hidden = (built.x @ own["encode.weight"] + own["encode.bias"]).relu()
-    states = dropout(joined(hidden, hops, rounds), model.drop_rate, noise, "classify")
-    logits = states @ own["classify.weight"] + own["classify.bias"]
-    (logits * target).sum().backward()
-    for name, parameter in model.named_parameters():
-        torch.testing.assert_close(parameter.grad, own[name].grad, rtol=1e-4, atol=1e-5)
 
 
 def test_the_hops_are_built_once(build):

@@ -3,9 +3,7 @@
 import pytest
 import torch
 from torch.nn import functional
-from torch_geometric.nn import GCNConv
 
-from hpgmn.base.randomness import Noise, column_factors, dropout
 from hpgmn.models.baselines.mmp import cosine
 
 
@@ -19,91 +17,57 @@ def normalised(matrix, normalization):
     return rows.sqrt()[:, None] * matrix * columns.sqrt()
 
 
-def reference(
-    built, replica, normal, *, layers=2, keep_gate=True, x=None, dropped=lambda both, number: both
-):
+def reference(built, replica, normal, *, layers=2, keep_gate=True, columns=1.0, kept=None):
     """Logits, and state and memory after each layer."""
-
-    def affine(name, values):
-        return values @ built.parameter(f"{name}.weight", replica) + built.parameter(
-            f"{name}.bias", replica
-        )
-
-    state = affine("encode", built.x if x is None else x).relu()
+    state = built.affine("encode", built.x * columns, replica).relu()
     memory, seen = state, []
     for number in range(layers):
-        message = affine(f"convolve.{number}", normal @ memory)
-        gates = torch.sigmoid(affine("gate", dropped(torch.cat([state, message], 1), number)))
+        message = built.affine(f"convolve.{number}", normal @ memory, replica)
+        both = torch.cat([state, message], dim=1) * (1.0 if kept is None else kept[number])
+        gates = torch.sigmoid(built.affine("gate", both, replica))
         if keep_gate:
             memory = gates[:, 2:3] * state + gates[:, 3:4] * message
         else:
             memory = gates[:, 2:3] * message
         state = gates[:, 0:1] * state + gates[:, 1:2] * message
         seen.append((state, memory))
-    return affine("classify", state), seen
+    return built.affine("classify", state, replica), seen
 
 
-@pytest.mark.parametrize("keep_gate", [True, False])
-@pytest.mark.parametrize("layers", [1, 2, 3])
-def test_it_is_the_definition(build, layers, keep_gate):
-    built = build("mmp", layers=layers, keep_gate=keep_gate)
+@pytest.mark.parametrize(
+    ("layers", "keep_gate", "neighbors", "normalization", "self_loop"),
+    [
+        (1, True, "undirected", "symmetric", 0.0),
+        (2, False, "out", "row", 0.0),
+        (3, True, "in", "symmetric", 2.5),
+        (2, True, "undirected", "row", 1.0),
+    ],
+)
+def test_training_is_the_definition_with_dropout(
+    build, layers, keep_gate, neighbors, normalization, self_loop
+):
+    edges = {"neighbors": neighbors, "normalization": normalization, "self_loop": self_loop}
+    rates = {"dropout": 0.4, "attributes_dropout": 0.3}
+    built = build("mmp", layers=layers, keep_gate=keep_gate, **edges, **rates)
     assert built.parameter("gate.weight", 0).shape == (12, 4 if keep_gate else 3)
-    normal = normalised(built.adjacency(), "symmetric")
-    for replica, found in enumerate(built.logits):
-        expected, _ = reference(built, replica, normal, layers=layers, keep_gate=keep_gate)
-        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
-
-
-@pytest.mark.parametrize("neighbors", ["out", "in", "undirected"])
-@pytest.mark.parametrize("normalization", ["symmetric", "row"])
-@pytest.mark.parametrize("self_loop", [0.0, 1.0, 2.5])
-def test_messages_follow_the_edges_as_set(build, neighbors, normalization, self_loop):
-    built = build("mmp", neighbors=neighbors, normalization=normalization, self_loop=self_loop)
-    normal = normalised(built.adjacency(neighbors) + self_loop * torch.eye(23), normalization)
-    for replica, found in enumerate(built.logits):
-        expected, _ = reference(built, replica, normal)
-        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
-
-
-@pytest.mark.parametrize("self_loop", [False, True])
-def test_messages_are_those_of_pygs_convolution(build, self_loop):
-    built = build("mmp", self_loop=float(self_loop))
-    memory = torch.randn(2, 23, 6, generator=torch.Generator().manual_seed(0))
-    with torch.no_grad():
-        found = built.stage.model.convolve[1](built.stage.inputs["propagation"], memory)
-        for replica in range(2):
-            convolution = GCNConv(6, 6, add_self_loops=self_loop)
-            convolution.lin.weight.copy_(built.parameter("convolve.1.weight", replica).T)
-            convolution.bias.copy_(built.parameter("convolve.1.bias", replica)[0])
-            expected = convolution(memory[replica], built.edge_index)
-            torch.testing.assert_close(found[replica], expected, rtol=1e-4, atol=1e-5)
-
-
-def test_dropout_is_on_columns_and_on_what_the_gates_read(build):
-    built = build("mmp", dropout=0.4, attributes_dropout=0.3)
-    model, noise = built.stage.model, Noise(built.task.keys("main"), 2)
-    factors = column_factors(7, model.input_rate, noise, "encode.columns")
-    assert factors is not None
-    masks = [dropout(torch.ones(2, 23, 12), model.drop_rate, noise, f"gate.{i}") for i in range(2)]
-    assert not torch.equal(masks[0], masks[1])
-    found = model(built.stage.inputs, noise).logits
-    normal = normalised(built.adjacency(), "symmetric")
-    for replica in range(2):
-        own = [mask[replica] for mask in masks]
-        expected, _ = reference(
-            built,
-            replica,
-            normal,
-            x=built.x * factors[replica],
-            dropped=lambda both, number, own=own: both * own[number],
-        )
-        torch.testing.assert_close(found[replica], expected, rtol=1e-4, atol=1e-5)
+    matrix = normalised(built.adjacency(neighbors) + self_loop * torch.eye(23), normalization)
+    columns = built.dropout("encode.columns", (7,), 0.3)
+    kept = torch.stack([built.dropout(f"gate.{n}", (23, 12), 0.4) for n in range(layers)], dim=1)
+    shape = {"layers": layers, "keep_gate": keep_gate}
+    built.assert_logits(lambda replica: reference(built, replica, matrix, **shape)[0])
+    built.assert_logits(
+        lambda replica: reference(
+            built, replica, matrix, columns=columns[replica], kept=kept[replica], **shape
+        )[0],
+        built.training_logits,
+    )
 
 
 @pytest.mark.parametrize("keep_gate", [True, False])
 @pytest.mark.parametrize("layers", [1, 3])
 def test_the_penalty_is_the_mean_over_layers_of_the_mean_cosine(build, layers, keep_gate):
-    built = build("mmp", layers=layers, keep_gate=keep_gate)
+    built = build("mmp", layers=layers, keep_gate=keep_gate, cosine_weight=0.2)
+    assert built.stage.penalty_weights == {"cosine": [0.2, 0.2]}
     found = built.stage.model(built.stage.inputs, penalties=True).penalties["cosine"]
     normal = normalised(built.adjacency(), "symmetric")
     for replica in range(2):
@@ -120,11 +84,6 @@ def test_the_penalty_is_over_all_nodes_whichever_are_requested(build):
     assert some.logits.shape == (2, 2, 4)
     assert torch.equal(some.penalties["cosine"], every.penalties["cosine"])
     assert not model(inputs).penalties
-
-
-def test_the_penalty_weighs_what_the_settings_say(build):
-    assert build("mmp", cosine_weight=0.2).stage.penalty_weights == {"cosine": [0.2, 0.2]}
-    assert build("mmp").stage.penalty_weights == {"cosine": [0.0, 0.0]}
 
 
 def test_the_cosine_is_torchs_and_has_its_gradient():
@@ -145,17 +104,3 @@ def test_a_zero_row_has_no_cosine_and_no_gradient():
     assert not found.any()
     for gradient in torch.autograd.grad(found.sum(), (one, other)):
         assert not gradient.any()
-
-
-def test_the_penalty_draws_state_and_memory_apart(build):
-    built = build("mmp", dropout=0.0, attributes_dropout=0.0)
-    model = built.stage.model
-    optimizer = torch.optim.Adam(model.parameters(), lr=0.05)
-    values = []
-    for _ in range(60):
-        optimizer.zero_grad()
-        penalty = model(built.stage.inputs, penalties=True).penalties["cosine"]
-        penalty.sum().backward()
-        optimizer.step()
-        values.append(penalty.detach())
-    assert (values[-1] < 0.2 * values[0]).all()

@@ -20,7 +20,7 @@ from hpgmn.models.baselines.baseline import (
     propagation_inputs,
     single_stage,
 )
-from hpgmn.models.layers import Output, StatisticMLP
+from hpgmn.models.layers import NodeModel, Output, StatisticMLP
 from hpgmn.models.propagated import appnp_weights
 from hpgmn.models.stage import ModelEntry, TrainingTask, default_floats
 from hpgmn.statistics.diffusion import diffuse
@@ -38,7 +38,7 @@ class APPNPSettings(GraphSettings):
     )
 
 
-class APPNP(Baseline):
+class APPNP(Baseline, NodeModel):
     """Z₀ = MLP(X), Z_{k+1} = (1-teleport)·Â·Z_k + teleport·Z₀; Â = D̃^-½·(A + I)·D̃^-½.
 
     The paper and PyG also drop entries of Â in each round; here dropout is inside the MLP and on

@@ -9,9 +9,9 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from hpgmn.base.randomness import Noise, column_factors
+from hpgmn.base.randomness import Noise, column_factors, relu_dropout
 from hpgmn.base.settings import TrainSettings, dropout_setting, inherited_setting, setting
-from hpgmn.models.layers import NodeModel, convolve_layers
+from hpgmn.base.sparse import SparseMatrix
 from hpgmn.models.stage import Parameters, StageBuilder, TrainingStage, TrainingTask, main_stage
 from hpgmn.statistics import Statistic
 
@@ -38,8 +38,8 @@ class GraphSettings(BaselineSettings):
     neighbors: str = setting("undirected", "edge direction", choices=("out", "in", "undirected"))
 
 
-class Baseline(NodeModel):
-    """A model of all nodes with the dropout rates of :class:`BaselineSettings`."""
+class Baseline(nn.Module):
+    """Dropout rates of :class:`BaselineSettings`, and convolutions with them."""
 
     def __init__(self, task: TrainingTask) -> None:
         super().__init__()
@@ -55,15 +55,27 @@ class Baseline(NodeModel):
     def apply_layers(
         self,
         layers: Iterable[nn.Module],
-        propagation: Any,
+        propagation: SparseMatrix | Callable[[Tensor], Tensor],
         attributes: Statistic,
         noise: Noise | None,
+        *,
+        columns: str = "attributes",
+        hidden: str = "hidden",
     ) -> Tensor:
-        """Apply layers to the attributes; see :func:`~hpgmn.models.layers.convolve_layers`."""
-        columns = self.column_factors(attributes, noise)
-        return convolve_layers(
-            layers, propagation, attributes, columns, self.drop_rate, noise, "hidden"
+        """Apply layers called as ``layer(propagation, x, columns)``, ReLU and dropout between them.
+
+        Args:
+            columns: names the random numbers of the input's columns.
+            hidden: names those of the hidden states.
+        """
+        first, *rest = layers
+        states: Tensor = first(
+            propagation, attributes, self.column_factors(attributes, noise, columns)
         )
+        for number, layer in enumerate(rest, start=1):
+            states = relu_dropout(states, self.drop_rate, noise, f"{hidden}.{number}")
+            states = layer(propagation, states)
+        return states
 
 
 def stack_layers(

@@ -26,7 +26,7 @@ from hpgmn.models.baselines.baseline import (
 )
 from hpgmn.models.baselines.edge_pattern import EdgePattern, add_self_loops
 from hpgmn.models.hpgmn import EstimatorSettings, LabelEstimator, estimator_stage
-from hpgmn.models.layers import AggregationLinear, Output, propagate
+from hpgmn.models.layers import AggregationLinear, NodeModel, Output, propagate
 from hpgmn.models.stage import ModelEntry, Parameters, TrainingStage, TrainingTask, main_stage
 from hpgmn.statistics.labelwise import one_hot
 
@@ -43,7 +43,7 @@ class BMGCNSettings(EstimatorSettings, GraphSettings):
     estimator_weight: float = rate_setting(1.0, "weight of the label estimator's own loss")
 
 
-class BMGCN(Baseline):
+class BMGCN(Baseline, NodeModel):
     """Z⁽ᵏ⁾ = ReLU(Ã·Z⁽ᵏ⁻¹⁾·W₂ + Z⁽ᵏ⁻¹⁾·W₁ + b), the last one without ReLU.
 
     B = softmax(MLP(X)); Y is B with the true labels on train nodes. On A' = A + β·I (β is
@@ -95,15 +95,10 @@ class BMGCN(Baseline):
 
 
 def block_matrix(adjacency: SparseMatrix, degrees: Tensor, labels: Tensor) -> Tensor:
-    """H = (Yᵀ·A'·Y) / (Yᵀ·A'·1): share of the edges of each class that lead to each class.
+    """H = (Yᵀ·A'·Y) / (Yᵀ·A'·1), (R, C, C): share of each class's edges that lead to each class.
 
-    Args:
-        adjacency: A', (N, N).
-        degrees: (N, 1) the sums of its rows.
-        labels: (R, N, C) Y, hard or soft.
-
-    Returns:
-        (R, C, C); a class without edges has a row of zeros.
+    Labels Y are (R, N, C), degrees the sums (N, 1) of the rows of A'. A class without edges has a
+    row of zeros.
     """
     members = labels.transpose(1, 2)
     links = torch.bmm(members, propagate(adjacency, labels))

@@ -22,7 +22,7 @@ from hpgmn.models.baselines.baseline import (
     single_stage,
     stack_layers,
 )
-from hpgmn.models.layers import Output, TermWeights, convolve_layers, product
+from hpgmn.models.layers import NodeModel, Output, TermWeights, product
 from hpgmn.models.stage import ModelEntry, TrainingTask
 from hpgmn.statistics.operators import Statistic, join_replicas, split_replicas
 
@@ -41,10 +41,7 @@ class ChebyshevConvolution(TermWeights):
     P = D^-½·A·D^-½ without self-loops, so that L̂ is the Laplacian I - P scaled with λ_max = 2; the
     paper and Kipf's code compute λ_max, which is 2 for a bipartite graph and little less otherwise.
     The weights come before the polynomials and Clenshaw's rule sums them up: every product with P
-    is as wide as the output, and nothing is stored for the backward pass.
-
-    Args:
-        order: the highest order; PyG's K is one more.
+    is as wide as the output, and nothing is stored for the backward pass. PyG's K is order + 1.
     """
 
     def __init__(self, replicas: int, inputs: int, outputs: int, order: int) -> None:
@@ -67,7 +64,7 @@ class ChebyshevConvolution(TermWeights):
         return split_replicas(last, replicas) + self.bias
 
 
-class ChebNet(Baseline):
+class ChebNet(Baseline, NodeModel):
     """H⁽ˡ⁾ = ReLU(Σ_k T_k(L̂)·H⁽ˡ⁻¹⁾·W_lk + b_l), the last one without ReLU; T_k Chebyshev's.
 
     Nodes are classified as by Kipf and Welling's GCN-Cheby; the paper pools them to classify whole
@@ -84,12 +81,9 @@ class ChebNet(Baseline):
     @override
     def outputs(self, inputs: Mapping[str, Any], noise: Noise | None, *, penalties: bool) -> Output:
         attributes, propagation = inputs["attributes"], inputs["propagation"]
-        columns = self.column_factors(attributes, noise, "network.columns")
         layers: Any = self.network["layers"]
-        logits = convolve_layers(
-            layers, propagation, attributes, columns, self.drop_rate, noise, "network"
-        )
-        return Output(logits)
+        names = {"columns": "network.columns", "hidden": "network"}
+        return Output(self.apply_layers(layers, propagation, attributes, noise, **names))
 
 
 def _floats(graph: Graph, settings: ChebNetSettings) -> tuple[int, int]:

@@ -133,14 +133,9 @@ def _prior_inputs(task: TrainingTask) -> dict[str, Any]:
 
 
 def fill_gaps(means: Array) -> Array:
-    """Fill the rows of classes without data from the transpose.
+    """Fill the rows of zeros of (R, C, C), those of classes without data, from the transpose.
 
-    Args:
-        means: (R, C, C); row c is the mean neighbourhood of class c, zeros where unknown.
-
-    Returns:
-        (R, C, C), no row of zeros: a gap is filled from the transpose, and what two such classes
-        are to each other shares what is left to 1.
+    What two such classes are to each other shares what is left to 1.
 
     >>> fill_gaps(np.array([[[0.7, 0.3], [0.0, 0.0]]]))
     array([[[0.7, 0.3],
@@ -158,7 +153,6 @@ def doubly_stochastic(matrices: Array, rounds: int = 3000, tolerance: float = 1e
     """Sinkhorn's scaling: columns, then rows, to sum 1, until nothing moves.
 
     Args:
-        matrices: (R, C, C), not negative.
         rounds: upper limit; a matrix with an unfavourable zero pattern never converges.
         tolerance: a matrix has converged when its entries change by less in total.
 

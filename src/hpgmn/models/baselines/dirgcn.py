@@ -22,7 +22,7 @@ from hpgmn.models.baselines.baseline import (
     single_stage,
     stack_layers,
 )
-from hpgmn.models.layers import Convolution, Linear, Output, jump
+from hpgmn.models.layers import Convolution, Linear, NodeModel, Output, jump
 from hpgmn.models.stage import ModelEntry, TrainingTask
 from hpgmn.statistics import Statistic
 
@@ -70,7 +70,7 @@ class _BothWays(nn.Module):
         return outward.mul_(self.out_share).add_(inward, alpha=1 - self.out_share)
 
 
-class DirGCN(Baseline):
+class DirGCN(Baseline, NodeModel):
     """H⁽ˡ⁾ = a·(Â·H⁽ˡ⁻¹⁾·W₁ + b₁) + (1-a)·(Âᵀ·H⁽ˡ⁻¹⁾·W₂ + b₂), Â = D_out^-½·A·D_in^-½.
 
     After each layer ReLU, dropout and, with ``unit_layers``, scaling of the node's row to unit

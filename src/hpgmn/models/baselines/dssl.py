@@ -15,21 +15,17 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 from typing_extensions import override
 
-from hpgmn.base.randomness import DropRate, Noise, column_factors
+from hpgmn.base.randomness import DropRate, Noise
 from hpgmn.base.settings import rate_setting, setting, share_setting
 from hpgmn.base.sparse import SparseMatrix
 from hpgmn.graph import Graph
-from hpgmn.models.baselines.baseline import GraphSettings, propagation_inputs, stack_layers
-from hpgmn.models.layers import (
-    MLP,
-    Convolution,
-    Initialised,
-    Linear,
-    NodeModel,
-    Output,
-    RowModel,
-    convolve_layers,
+from hpgmn.models.baselines.baseline import (
+    Baseline,
+    GraphSettings,
+    propagation_inputs,
+    stack_layers,
 )
+from hpgmn.models.layers import MLP, Convolution, Initialised, Linear, NodeModel, Output, RowModel
 from hpgmn.models.stage import (
     ModelEntry,
     Parameters,
@@ -74,29 +70,21 @@ class DSSLSettings(GraphSettings):
     representation_weight_decay: float = rate_setting(0.0, "weight decay of the representation")
 
 
-class Encoder(nn.Module):
-    """GCN layers with ReLU and dropout between them; all of one width, the output too.
-
-    Args:
-        layer: what the layers are made of.
-    """
+class Encoder(Baseline):
+    """GCN layers with ReLU and dropout between them; all of one width, the output too."""
 
     def __init__(self, task: TrainingTask, layer: type[Convolution] = Convolution) -> None:
-        super().__init__()
+        super().__init__(task)
         settings: list[DSSLSettings] = task.settings
         widths = [task.graph.num_features, *[settings[0].hidden_dim] * settings[0].layers]
         self.convolve = stack_layers(layer, len(settings), widths)
-        self.input_rate = task.drop_rate("attributes_dropout")
-        self.drop_rate = task.drop_rate("dropout")
 
     def forward(
         self, attributes: Statistic, propagation: SparseMatrix, noise: Noise | None, place: str
     ) -> Tensor:
         """(R, N, D)."""
-        columns = column_factors(attributes.width, self.input_rate, noise, f"{place}.columns")
-        return convolve_layers(
-            self.convolve, propagation, attributes, columns, self.drop_rate, noise, place
-        )
+        names = {"columns": f"{place}.columns", "hidden": place}
+        return self.apply_layers(self.convolve, propagation, attributes, noise, **names)
 
 
 class TargetConvolution(Convolution):
@@ -124,10 +112,7 @@ class Prototypes(Initialised):
 
 
 class Neighborhoods:
-    """Samples neighbours uniformly.
-
-    Args:
-        adjacency: (N, N), row v lists the neighbours of v, drawn uniformly whatever its weight.
+    """Samples neighbours uniformly, whatever the weights of edges.
 
     Attributes:
         share: (N,) weight of a node in a mean over the nodes that have neighbours.

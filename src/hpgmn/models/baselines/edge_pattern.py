@@ -57,15 +57,7 @@ class EdgePattern:
         return result
 
     def propagate(self, values: Tensor, hidden: Tensor) -> Tensor:
-        """P·H with P's values from ``values``; a node without edges gets exact zeros.
-
-        Args:
-            values: (R, E).
-            hidden: (R, N, D).
-
-        Returns:
-            (R, N, D)
-        """
+        """P·H, (R, N, D), with values (R, E) in P; a node without edges gets exact zeros."""
         if not values.numel():  # MKL rejects empty matrices; autograd needs the dependence on both
             return torch.zeros_like(hidden) + values.sum() + hidden[:, :0].sum()
         result: Tensor = cast(Any, _Propagated).apply(values, hidden, self)

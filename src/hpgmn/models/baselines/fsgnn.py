@@ -18,7 +18,7 @@ from hpgmn.base.randomness import Noise, relu_dropout
 from hpgmn.base.settings import inherited_setting, rate_setting, setting
 from hpgmn.base.sparse import SparseMatrix
 from hpgmn.graph import Attributes, Graph
-from hpgmn.models.baselines.baseline import GraphSettings, single_stage
+from hpgmn.models.baselines.baseline import Baseline, GraphSettings, single_stage
 from hpgmn.models.baselines.edge_pattern import add_self_loops
 from hpgmn.models.layers import Gate, Linear, RowModel, StatisticLinear
 from hpgmn.models.stage import ModelEntry, TrainingTask
@@ -54,7 +54,7 @@ class FSGNNSettings(GraphSettings):
         return 1 + self.hops * (2 if self.self_loops == "both" else 1)
 
 
-class FSGNN(RowModel):
+class FSGNN(Baseline, RowModel):
     """logits = W·dropout(ReLU(‖_k α_k·unit(H_k·W_k + b_k))) + b, α = softmax of learned weights.
 
     H_k: the attributes X, Âᵏ·X and Ãᵏ·X for k = 1 … ``hops``, where Â = D^-½·A·D^-½ and Ã is the
@@ -64,7 +64,7 @@ class FSGNN(RowModel):
     """
 
     def __init__(self, task: TrainingTask) -> None:
-        super().__init__()
+        super().__init__(task)
         first, replicas = task.settings[0], len(task.replicas)
         hops = first.num_inputs
         self.unit_hops = first.unit_hops
@@ -75,8 +75,6 @@ class FSGNN(RowModel):
         # Ones as in the authors' code, so that weight decay acts on them from the start.
         self.weigh = Gate(replicas, hops, start=1.0)
         self.classify = Linear(replicas, hops * first.hidden_dim, task.num_classes)
-        self.input_rate = task.drop_rate("attributes_dropout")
-        self.drop_rate = task.drop_rate("dropout")
 
     @override
     def rows(self, inputs: Mapping[str, Any], noise: Noise | None, nodes: Tensor | None) -> Tensor:

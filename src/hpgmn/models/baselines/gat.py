@@ -16,7 +16,7 @@ from hpgmn.base.settings import dropout_setting, setting
 from hpgmn.graph import Graph
 from hpgmn.models.baselines.baseline import Baseline, GraphSettings, attributes_input, single_stage
 from hpgmn.models.baselines.edge_pattern import EdgePattern, add_self_loops
-from hpgmn.models.layers import Initialised, Output, product
+from hpgmn.models.layers import Initialised, NodeModel, Output, product
 from hpgmn.models.stage import ModelEntry, TrainingTask
 from hpgmn.statistics.operators import Statistic
 
@@ -36,11 +36,8 @@ class GATSettings(GraphSettings):
 class GATConvolution(Initialised):
     """y_i = Σ_j α_ij·x_j·W for each head, α_ij = softmax over j of LeakyReLU(a·x_i·W + b·x_j·W).
 
-    The sum is over the neighbours j of i and i itself; edge weights are not read.
-
-    Args:
-        outputs: width of each head.
-        concat: whether heads are concatenated; otherwise they are averaged.
+    The sum is over the neighbours j of i and i itself; edge weights are not read. ``outputs`` is
+    the width of each head; heads are concatenated or averaged.
     """
 
     def __init__(
@@ -62,11 +59,7 @@ class GATConvolution(Initialised):
         noise: Noise | None,
         place: str,
     ) -> Tensor:
-        """A statistic's rows, or (R, N, inputs), to (R, N, outputs), times heads if concatenated.
-
-        Args:
-            rate: dropout of the attention weights.
-        """
+        """Map to (R, N, outputs), times heads if concatenated; ``rate`` drops attention weights."""
         replicas, heads, width = self.center.shape
         hidden = product(x, self.weight, columns)
         hidden = hidden.view(replicas, -1, heads, width).transpose(1, 2)  # (R, H, N, D)
@@ -85,7 +78,7 @@ class GATConvolution(Initialised):
         return joined + self.bias
 
 
-class GAT(Baseline):
+class GAT(Baseline, NodeModel):
     """H⁽ˡ⁾ = ELU of :class:`GATConvolution` of H⁽ˡ⁻¹⁾; the last averages its heads, without ELU.
 
     The paper drops entries of every layer's input, here of the attributes whole columns.

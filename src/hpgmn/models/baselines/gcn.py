@@ -20,7 +20,7 @@ from hpgmn.models.baselines.baseline import (
     single_stage,
     stack_layers,
 )
-from hpgmn.models.layers import Convolution, Linear, Output, jump
+from hpgmn.models.layers import Convolution, Linear, NodeModel, Output, jump
 from hpgmn.models.stage import ModelEntry, TrainingTask
 
 
@@ -44,7 +44,7 @@ class GCNJKSettings(GCNSettings):
     )
 
 
-class GCN(Baseline):
+class GCN(Baseline, NodeModel):
     """H⁽ˡ⁾ = ReLU(Â·H⁽ˡ⁻¹⁾·W_l + b_l), the last one without ReLU; Â = D̃^-½·(A + I)·D̃^-½.
 
     With ``neighbors`` other than "undirected", rows are normalised by the degrees of the edges
@@ -61,7 +61,7 @@ class GCN(Baseline):
         return Output(self.apply_layers(self.convolve, propagation, attributes, noise))
 
 
-class GCNJK(Baseline):
+class GCNJK(Baseline, NodeModel):
     """H⁽ˡ⁾ = ReLU(Â·H⁽ˡ⁻¹⁾·W_l + b_l); logits = [H⁽¹⁾ ‖ … ‖ H⁽ᴸ⁾]·W + b, or max instead of ‖.
 
     Every layer, the last one too, has ReLU and dropout, as in PyG's GCN with ``jk``. The paper's

@@ -16,7 +16,7 @@ from hpgmn.base.settings import rate_setting, setting, share_setting
 from hpgmn.base.sparse import SparseMatrix, transition
 from hpgmn.graph import Graph
 from hpgmn.models.baselines.baseline import Baseline, GraphSettings, attributes_input, single_stage
-from hpgmn.models.layers import Initialised, Linear, Output, StatisticLinear
+from hpgmn.models.layers import Initialised, Linear, NodeModel, Output, StatisticLinear
 from hpgmn.models.stage import ModelEntry, TrainingTask
 from hpgmn.statistics.operators import join_replicas, split_replicas
 
@@ -110,7 +110,7 @@ class DeepConvolutions(Initialised):
         return result
 
 
-class GCNII(Baseline):
+class GCNII(Baseline, NodeModel):
     """H⁽⁰⁾ = ReLU(X·W + b), :class:`DeepConvolutions`, logits = H⁽ᴸ⁾·W' + b'; P = D̃^-½·(A+I)·D̃^-½.
 
     Differs from the authors' code in the input's dropout, which drops whole columns, in Glorot's

@@ -23,7 +23,7 @@ from hpgmn.models.baselines.baseline import (
     propagation_inputs,
     single_stage,
 )
-from hpgmn.models.layers import Initialised, Output, StatisticMLP
+from hpgmn.models.layers import Initialised, NodeModel, Output, StatisticMLP
 from hpgmn.models.propagated import appnp_weights
 from hpgmn.models.stage import ModelEntry, TrainingTask, default_floats
 from hpgmn.statistics.operators import join_replicas, split_replicas
@@ -47,12 +47,7 @@ class GPRGNNSettings(GraphSettings):
 
 
 class Polynomial(Initialised):
-    """Σ_k γ_k·P^k·H with one γ per replica, initially teleport·(1-teleport)^k.
-
-    Args:
-        rounds: the highest power.
-        teleports: one per replica.
-    """
+    """Σ_k γ_k·P^k·H for k = 0 … rounds, one γ per replica, initially teleport·(1-teleport)^k."""
 
     def __init__(self, rounds: int, teleports: Sequence[float]) -> None:
         super().__init__()
@@ -110,7 +105,7 @@ def _over_columns(coefficients: Tensor, wide: Tensor) -> list[Tensor]:
     return list(coefficients.T.repeat_interleave(repeats, dim=1))
 
 
-class GPRGNN(Baseline):
+class GPRGNN(Baseline, NodeModel):
     """Logits = Σ_k γ_k·Â^k·MLP(X), γ learned; Â = D̃^-½·(A + I)·D̃^-½.
 
     The input dropout of the source is of single entries, here of whole columns. The source, too,

@@ -20,7 +20,7 @@ from hpgmn.models.baselines.baseline import (
     single_stage,
     stack_layers,
 )
-from hpgmn.models.layers import AggregationLinear, Output, propagate
+from hpgmn.models.layers import AggregationLinear, NodeModel, Output, propagate
 from hpgmn.models.stage import ModelEntry, TrainingTask
 
 
@@ -31,7 +31,7 @@ class GraphSAGESettings(GraphSettings):
     layers: int = setting(2, "number of layers", low=1, high=16)
 
 
-class GraphSAGE(Baseline):
+class GraphSAGE(Baseline, NodeModel):
     """h_v ← ReLU(W₁·h_v + W₂·mean of h_u over neighbours u + b), the last one without ReLU.
 
     The mean reads all neighbours; the paper samples some of them, and offers LSTM and pooling

@@ -15,7 +15,7 @@ from hpgmn.base.settings import setting
 from hpgmn.base.sparse import SparseMatrix
 from hpgmn.graph import Graph
 from hpgmn.models.baselines.baseline import Baseline, GraphSettings, attributes_input, single_stage
-from hpgmn.models.layers import Linear, Output, StatisticLinear, propagate
+from hpgmn.models.layers import Linear, NodeModel, Output, StatisticLinear, propagate
 from hpgmn.models.stage import ModelEntry, TrainingTask
 
 
@@ -26,7 +26,7 @@ class H2GCNSettings(GraphSettings):
     rounds: int = setting(2, "rounds of neighbourhood aggregation", low=1, high=2)
 
 
-class H2GCN(Baseline):
+class H2GCN(Baseline, NodeModel):
     """H⁰ = ReLU(X·W), Hᵏ = [Â₁·Hᵏ⁻¹ ‖ Â₂·Hᵏ⁻¹], logits = dropout([H⁰ ‖ … ‖ H^K])·W'.
 
     Â₁ has the neighbours and Â₂ the nodes exactly two steps away, neither the node itself, each

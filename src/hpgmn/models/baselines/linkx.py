@@ -42,20 +42,17 @@ class LINKX(RowModel):
     normalisation between the layers of each MLP; it is left out here, because a node's result would
     depend on the other nodes requested. Dropout of input columns is added, off by default. The
     authors train with AdamW, here weight decay is Adam's.
-
-    Args:
-        widths: the widths of the adjacency rows and of the attributes.
     """
 
-    def __init__(self, task: TrainingTask, widths: tuple[int, int]) -> None:
+    def __init__(self, task: TrainingTask, adjacency_width: int) -> None:
         super().__init__()
         first, replicas = task.settings[0], len(task.replicas)
-        hidden, (num_nodes, num_features) = first.hidden_dim, widths
+        hidden = first.hidden_dim
         self.encode_adjacency = StatisticMLP(
-            replicas, [num_nodes, *[hidden] * first.adjacency_layers]
+            replicas, [adjacency_width, *[hidden] * first.adjacency_layers]
         )
         self.encode_attributes = StatisticMLP(
-            replicas, [num_features, *[hidden] * first.attributes_layers]
+            replicas, [task.graph.num_features, *[hidden] * first.attributes_layers]
         )
         self.join = Linear(replicas, 2 * hidden, hidden)
         self.classify = MLP(replicas, [*[hidden] * first.layers, task.num_classes])
@@ -80,8 +77,8 @@ class LINKX(RowModel):
 def _main(task: TrainingTask, done: Mapping[str, Parameters]) -> TrainingStage:
     first: LINKXSettings = task.settings[0]
     adjacency = task.statistics.adjacency_rows(first.neighbors, first.adjacency_scaling)
-    model = LINKX(task, (adjacency.width, task.graph.num_features))
-    return main_stage(task, model, attributes_input(task) | {"adjacency": adjacency})
+    inputs = attributes_input(task) | {"adjacency": adjacency}
+    return main_stage(task, LINKX(task, adjacency.width), inputs)
 
 
 def _floats(graph: Graph, settings: LINKXSettings) -> tuple[int, int]:

@@ -23,7 +23,15 @@ from hpgmn.graph import Array, Graph
 from hpgmn.models.baselines import gcnii
 from hpgmn.models.baselines.baseline import Baseline, GraphSettings, attributes_input, stack_layers
 from hpgmn.models.hpgmn import EstimatorSettings, estimated_labels, estimator_stage
-from hpgmn.models.layers import MLP, Affine, Initialised, Output, StatisticLinear, product
+from hpgmn.models.layers import (
+    MLP,
+    Affine,
+    Initialised,
+    NodeModel,
+    Output,
+    StatisticLinear,
+    product,
+)
 from hpgmn.models.stage import (
     ModelEntry,
     Parameters,
@@ -74,10 +82,6 @@ class ClassMeans:
     Â_c are the edges that end in class c, each row divided by its sum. A class has as many slots
     as in the replica where it is largest; no edge reads the slots left over.
 
-    Args:
-        adjacency: (N, N), row v lists the neighbours of v.
-        labels: (R, N) hard labels, none unknown.
-
     Attributes:
         members: (R, M) the node in each slot.
         sizes: the number of slots of each of the C classes, M in total.
@@ -116,12 +120,7 @@ class ClassMeans:
 
 
 class LabelwiseStates(Statistic):
-    """[Â_1·H ‖ … ‖ Â_C·H] as Â·h with h_u = H_u·W_c(u): cost (N·D + E)·D', never N×(C·D).
-
-    Args:
-        means: the label-wise means.
-        hidden: (R, N, D) the states.
-    """
+    """[Â_1·H ‖ … ‖ Â_C·H] as Â·h with h_u = H_u·W_c(u): cost (N·D + E)·D', never N×(C·D)."""
 
     def __init__(self, means: ClassMeans, hidden: Tensor) -> None:
         self.means = means
@@ -183,7 +182,7 @@ class Mixture(Initialised):
         return first * left.log_softmax(dim=-1) + second * right.log_softmax(dim=-1)
 
 
-class LWGCN(Baseline):
+class LWGCN(Baseline, NodeModel):
     """H⁽ˡ⁾ = ReLU([Â_1·H⁽ˡ⁻¹⁾ ‖ … ‖ Â_C·H⁽ˡ⁻¹⁾ ‖ H⁽ˡ⁻¹⁾]·W_l + b_l), Â_c the mean over class c.
 
     A neighbour's class is its train label, or its pseudo-label from the label estimator.

@@ -21,7 +21,7 @@ from hpgmn.models.baselines.baseline import (
     propagation_inputs,
     single_stage,
 )
-from hpgmn.models.layers import Linear, Output, TermWeights, product, propagate
+from hpgmn.models.layers import Linear, NodeModel, Output, TermWeights, product, propagate
 from hpgmn.models.stage import ModelEntry, TrainingTask
 from hpgmn.statistics.operators import Statistic
 
@@ -39,11 +39,8 @@ class MixHopConvolution(TermWeights):
     """y = [x·W_0 ‖ P·x·W_1 ‖ … ‖ P^p·x·W_p] + b.
 
     The weights come first, so that products with P are as wide as the output and not the input;
-    the parts of higher powers share the products of the lower ones.
-
-    Args:
-        outputs: width of each power's part of y.
-        powers: p.
+    the parts of higher powers share the products of the lower ones. ``outputs`` is the width of
+    each power's part of y.
     """
 
     def __init__(self, replicas: int, inputs: int, outputs: int, powers: int) -> None:
@@ -63,7 +60,7 @@ class MixHopConvolution(TermWeights):
         return torch.cat([*parts, rest], dim=-1) + self.bias
 
 
-class MixHop(Baseline):
+class MixHop(Baseline, NodeModel):
     """H⁽ˡ⁾ = ReLU([H⁽ˡ⁻¹⁾·W_l0 ‖ Â·H⁽ˡ⁻¹⁾·W_l1 ‖ …] + b_l), logits = H⁽ᴸ⁾·W + b.
 
     Â = D̃^-½·(A + I)·D̃^-½. The classifier is linear; the paper's code sums groups of the last

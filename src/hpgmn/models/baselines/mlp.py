@@ -12,6 +12,7 @@ from typing_extensions import override
 from hpgmn.base.randomness import Noise
 from hpgmn.base.settings import setting
 from hpgmn.models.baselines.baseline import (
+    Baseline,
     BaselineSettings,
     attributes_input,
     layer_widths,
@@ -28,14 +29,12 @@ class MLPSettings(BaselineSettings):
     layers: int = setting(2, "number of layers", low=1, high=8)
 
 
-class AttributesMLP(RowModel):
+class AttributesMLP(Baseline, RowModel):
     """H = ReLU(X·W₁ + b₁), …, logits = H·W_L + b_L, with dropout between the layers."""
 
     def __init__(self, task: TrainingTask) -> None:
-        super().__init__()
+        super().__init__(task)
         self.encode = StatisticMLP(len(task.replicas), layer_widths(task))
-        self.input_rate = task.drop_rate("attributes_dropout")
-        self.drop_rate = task.drop_rate("dropout")
 
     @override
     def rows(self, inputs: Mapping[str, Any], noise: Noise | None, nodes: Tensor | None) -> Tensor:

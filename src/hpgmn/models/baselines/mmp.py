@@ -19,7 +19,7 @@ from hpgmn.models.baselines.baseline import (
     propagation_inputs,
     single_stage,
 )
-from hpgmn.models.layers import Convolution, Linear, Output, StatisticLinear
+from hpgmn.models.layers import Convolution, Linear, NodeModel, Output, StatisticLinear
 from hpgmn.models.stage import ModelEntry, TrainingTask
 
 
@@ -42,7 +42,7 @@ class MMPSettings(GraphSettings):
     cosine_weight: float = rate_setting(0.0, "weight of the similarity of state and memory")
 
 
-class MMP(Baseline):
+class MMP(Baseline, NodeModel):
     """h = m = ReLU(X·W); each layer c = Â·m·W_l + b_l, h ← a₁·h + a₂·c, m ← a₃·h + a₄·c.
 
     The gates (a₁ … a₄) = sigmoid(dropout([h ‖ c])·W_g + b_g) are four numbers per node, and both
