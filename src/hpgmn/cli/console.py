@@ -59,14 +59,14 @@ def print_table(
     padding: int = 2,
     width: int | None = None,
 ) -> None:
-    """Print a table, with lines or, to fit 80 columns, without; numbers are aligned right."""
+    """Print a table, with lines or, to fit 80 columns, without; numbers are aligned right, names left."""
     table = Table(title=title)
     if not has_lines:
         table = Table(title=title, box=None, padding=(0, padding, 0, 0), header_style="dim")
     cells = list(rows)
     for index, head in enumerate(columns):
         column = Column(head) if isinstance(head, str) else head
-        if all(re.match(rf"[+-]?\d|{MISSING}|$", row[index]) for row in cells):
+        if index and all(re.match(rf"[+-]?\d|{MISSING}|$", row[index]) for row in cells):
             column.justify = "right"
         table.columns.append(column)
     for row in cells:
