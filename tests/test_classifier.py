@@ -135,6 +135,7 @@ def test_what_is_not_fitted_says_so(small_graph, tmp_path):
         lambda: model.predict_proba(small_graph),
         lambda: model.score(small_graph),
         lambda: model.save(tmp_path / "model"),
+        lambda: model.explain(small_graph, node=4),
     ]
     for call in calls:
         with pytest.raises(HPGMNError, match=r"is not fitted\. Call fit\(graph\)"):

@@ -373,7 +373,7 @@ def test_a_second_process_is_refused_until_the_first_is_gone(tmp_path):
             lock_folder(folder),
         ):
             pass
-        with lock_file(folder / "other.lock", "taken"):
+        with lock_file(folder / "other.lock", HPGMNError("taken")):
             pass
         holder.kill()
     with lock_folder(folder):

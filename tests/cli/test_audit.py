@@ -4,8 +4,6 @@ import json
 import os
 import re
 import signal
-from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import pytest
@@ -14,8 +12,6 @@ from hpgmn.auditing import audit
 from hpgmn.graph import Graph
 from hpgmn.graph.datasets import load
 from hpgmn.graph.files import write_graph
-
-Command = Callable[..., Any]
 
 
 @pytest.fixture(autouse=True)

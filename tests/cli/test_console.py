@@ -41,9 +41,9 @@ def test_without_a_terminal_progress_is_a_line_now_and_then(capsys, monkeypatch)
         report("texas hpgmn", ROWS)
         report("texas hpgmn", STEP)
         report("texas hpgmn", STEP)
-    line = "texas hpgmn: batch 1/2 main epoch 3/9 loss 0.500 val 0.750\n"
+    line = "texas hpgmn: main (1 of 2): 3/9  loss 0.500  val 0.750\n"
     printed = capsys.readouterr()
-    assert printed.err == "texas hpgmn: batch 1/2 diffusion 1,024/2,000 rows\n" + line * 2
+    assert printed.err == "texas hpgmn: diffusion (1 of 2): 1,024/2,000\n" + line * 2
     assert printed.out == ""
 
 

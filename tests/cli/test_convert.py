@@ -3,9 +3,7 @@
 import csv
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -15,9 +13,6 @@ import pytest
 
 from hpgmn.graph.files import read_graph
 
-Command = Callable[..., Any]
-Tiny = Callable[..., list[str]]
-Contents = Callable[[Path], dict[str, bytes | None]]
 NAMES = [f"Knoten {number:02} ü" for number in range(18)]
 
 
@@ -104,16 +99,6 @@ def test_what_was_converted_is_trained_scored_and_used(hpgmn, tables, tiny, out)
     assert {row["prediction"] for row in rows} <= {"class 0", "class 1", "class 2"}
 
 
-def test_a_file_and_a_folder_train_alike(hpgmn, tables, tiny):
-    runs = []
-    for out in ("mine.npz", "mine.graph"):
-        run = f"run-{len(runs)}"
-        assert hpgmn("convert", tables, "--out", out).code == 0
-        assert hpgmn("train", out, *tiny(), "--device", "cpu", "--out", run).code == 0
-        runs.append(pq.read_table(Path(run) / "predictions.parquet"))
-    assert runs[0].equals(runs[1])
-
-
 def test_every_column_may_be_named(hpgmn, tmp_path):
     (tmp_path / "nodes.tsv").write_text("who\tkind\tpart\ta\tb\n1\tx\ttrain\t5\tx\n2\t\t\t6\ty\n")
     (tmp_path / "list.txt").write_text("# u v w\n1 2 0.5\n2 1 0.25\n")
@@ -167,71 +152,6 @@ def test_an_existing_graph_is_replaced_when_asked(hpgmn, tables):
         assert hpgmn(*again, *bare).code == 0
         assert read_graph(out).num_features == 4
         assert read_graph(out).num_classes == 0
-
-
-def spoil(path, old, new):
-    text = path.read_text(encoding="utf-8")
-    assert old in text
-    path.write_text(text.replace(old, new), encoding="utf-8")
-
-
-REFUSED: dict[str, tuple[Callable[[Path], Any], list[str], str]] = {
-    "unknown id": (
-        lambda folder: spoil(folder / "edges.csv", ",Knoten 05 ü", ",Knoten 5"),
-        [],
-        "the target 'Knoten 5', not an id in nodes.csv",
-    ),
-    "repeated id": (
-        lambda folder: spoil(folder / "nodes.csv", "Knoten 05", "Knoten 04"),
-        [],
-        "nodes.csv: row 6 below the header repeats the id 'Knoten 04 ü' of row 5. Keep one",
-    ),
-    "missing number": (
-        lambda folder: spoil(folder / "nodes.csv", "a3,a4", "a3,a4,a5"),
-        [],
-        "nodes.csv: row 2 of the file has 8 of 9 values; the file may be truncated",
-    ),
-    "text": (
-        lambda folder: spoil(folder / "nodes.csv", "name,class", "id,city"),
-        [],
-        "column 'city' holds 'class 0' in row 1 below the header, which is not a number.",
-    ),
-    "word of a split": (
-        lambda folder: spoil(folder / "nodes.csv", "val", "check"),
-        [],
-        "column 'split' holds 'check' in row ",
-    ),
-    "no edges": (
-        lambda folder: (folder / "edges.csv").unlink(),
-        [],
-        "tables' has no table edges (.csv, ",
-    ),
-    "absent column": (
-        lambda folder: None,
-        ["--id", "nam"],
-        "Did you mean 'name'? Choose from: name, ",
-    ),
-    "nodes of a folder": (lambda folder: None, ["--nodes", "x.csv"], "belongs to an edge list"),
-}
-
-
-@pytest.mark.parametrize("out", ["mine.npz", "mine"])
-@pytest.mark.parametrize("case", REFUSED)
-def test_mistakes_are_one_sentence_and_nothing_is_written(
-    hpgmn, tables, tmp_path, contents, case, out
-):
-    mistake, options, message = REFUSED[case]
-    mistake(tables)
-    before = contents(tmp_path)
-    answer = hpgmn("convert", tables, *options, "--out", out)
-    assert answer.code == 2
-    assert answer.out == ""
-    last = answer.err.splitlines()[-1]
-    assert last.startswith("Error: ")
-    assert message in last
-    assert last.endswith(".")
-    assert answer.err.count("Error") == 1
-    assert contents(tmp_path) == before
 
 
 PLACES = {

@@ -1,12 +1,8 @@
 """``hpgmn demo``: the built-in graph, end to end."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-
-Command = Callable[..., Any]
-Contents = Callable[[Path], dict[str, bytes | None]]
 
 RUN_FILES = {
     *("config.yaml", "metrics.json", "history.jsonl", "predictions.parquet"),

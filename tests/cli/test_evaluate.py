@@ -2,9 +2,7 @@
 
 import csv
 import json
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -15,9 +13,6 @@ from hpgmn.evaluation.scores import class_scores
 from hpgmn.graph import Graph, Splits
 from hpgmn.graph.files import write_graph
 from hpgmn.runs.report_data import read_report_data
-
-Command = Callable[..., Any]
-Tiny = Callable[..., list[str]]
 
 RUN = ("--splits", "0", "--device", "cpu", "--out", "run")
 
@@ -37,18 +32,6 @@ def changed(graph, **values):
 
 
 # evaluate
-
-
-def test_evaluate_repeats_the_scores_of_the_run(hpgmn, trained):
-    answer = hpgmn("evaluate", trained, "--json")
-    assert answer.code == 0, answer.err
-    found = json.loads(answer.out)
-    metrics = json.loads((trained / "metrics.json").read_text())
-    assert found["score"] == metrics["test_score"]
-    assert found["score_mean"] == metrics["test_score_mean"]
-    assert found["score_std"] == metrics["test_score_std"]
-    assert (found["graph"], found["model"], found["metric"]) == ("small", "hpgmn", "accuracy")
-    assert found["nodes"] == "test nodes"
 
 
 def test_evaluate_has_every_metric_that_applies(hpgmn, trained, small_graph):
@@ -144,21 +127,6 @@ def test_evaluate_refuses_splits_that_changed(hpgmn, tiny, graph_file, small_gra
     assert hpgmn("predict", "run", "--out", "p.csv").code == 0  # needs no splits
 
 
-@pytest.mark.parametrize("command", [["evaluate"], ["predict", "--out", "p.csv"]], ids=str)
-def test_a_changed_graph_is_used_only_when_named(hpgmn, tiny, graph_file, small_graph, command):
-    options = [*tiny(statistics="attributes"), "--out", "run"]
-    assert hpgmn("train", graph_file, *options).code == 0
-    write_graph(changed(small_graph, x=small_graph.x + 1), graph_file)
-    answer = hpgmn(command[0], "run", *command[1:])
-    assert answer.code == 2
-    assert "is no longer the graph the model was trained on" in answer.err
-    assert hpgmn(command[0], "run", graph_file, *command[1:]).code == 0
-    graph_file.unlink()
-    answer = hpgmn(command[0], "run", *command[1:])
-    assert answer.code == 2
-    assert "name the graph" in answer.err
-
-
 def test_evaluate_keeps_to_the_protocol_of_the_run(hpgmn, tiny, tmp_path, small_graph, monkeypatch):
     """The named graph's own splits are not the protocol's: they would test on train nodes."""
     splits = small_graph.splits
@@ -226,35 +194,6 @@ def test_evaluate_of_a_run_by_accuracy_looks_for_the_rarer_class(hpgmn, tiny, sm
     found = json.loads(hpgmn("evaluate", "run", "--json").out)
     assert found["metrics"]["average_precision"]["mean"] == pytest.approx(expected, abs=1e-6)
     assert "average_precision of 'fraud'" in hpgmn("evaluate", "run").out
-
-
-def test_evaluate_leaves_out_nodes_that_the_run_has_used(hpgmn, tiny, small_graph):
-    ids = np.array([f"node {number}" for number in range(18)])
-    write_graph(changed(small_graph, node_ids=ids), "one.npz")
-    assert hpgmn("train", "one.npz", *tiny(statistics="attributes"), *RUN).code == 0
-    # The other graph has the nodes in another order, and the last three under new names.
-    order = np.random.default_rng(0).permutation(18)
-    names = ids[order]
-    names[-3:] = ["new a", "new b", "new c"]
-    other = Graph(
-        small_graph.x[order],
-        np.array([[0], [1]]),
-        small_graph.y[order],
-        node_ids=names,
-        class_names=["0", "1", "2"],
-    )
-    write_graph(other, "other.npz")
-    rows = pq.read_table("run/predictions.parquet").to_pylist()
-    used = {row["node_id"] for row in rows if row["role"] in ("train", "val")}
-    fresh = np.array([name not in used for name in names])
-    found = json.loads(hpgmn("evaluate", "run", "other.npz", "--json").out)
-    assert hpgmn("predict", "run", "other.npz", "--out", "p.csv").code == 0
-    guesses = np.array([int(row["prediction"]) for row in read_table(Path("p.csv"))])
-    assert 0 < fresh.sum() < 18
-    assert found["score"] == [pytest.approx((guesses == other.y)[fresh].mean(), abs=1e-6)]
-    assert found["left_out"] == [18 - fresh.sum()]
-    told = f"all labelled nodes but {18 - fresh.sum()} that the run was trained or validated on"
-    assert told in hpgmn("evaluate", "run", "other.npz").out
 
 
 def test_evaluate_says_when_the_run_has_used_every_node(hpgmn, tiny, small_graph):

@@ -1,9 +1,7 @@
 """``hpgmn explain`` on a finished run and on other graphs."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -11,8 +9,6 @@ from hpgmn.explain import explain_model, explain_node
 from hpgmn.graph import Graph
 from hpgmn.graph.files import write_graph
 from hpgmn.training.saved import SavedModel
-
-Command = Callable[..., Any]
 
 
 def of_split(run, split):

@@ -5,9 +5,7 @@ import os
 import resource
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -16,8 +14,6 @@ import hpgmn as package
 from hpgmn.cli import main
 
 SOURCE = Path(package.__file__).parents[1]
-Command = Callable[..., Any]
-Tiny = Callable[..., list[str]]
 
 
 def python(*arguments):

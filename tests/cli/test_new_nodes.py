@@ -5,19 +5,13 @@ import os
 import resource
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-Answer = Any
-Command = Callable[..., Answer]
-Tiny = Callable[..., list[str]]
-Row = dict[str, Any]
 OLD, NEW = 40, 5
 
 

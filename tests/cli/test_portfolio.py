@@ -1,7 +1,6 @@
 """``hpgmn train`` on a graph nobody has seen: what is tried, told, written and not done twice."""
 
 import json
-from collections.abc import Callable
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -13,9 +12,6 @@ from hpgmn.base.errors import SettingError
 from hpgmn.runs import portfolio
 from hpgmn.runs.portfolio import Member
 from hpgmn.runs.train import uses_portfolio
-
-Command = Callable[..., Any]
-Tiny = Callable[..., list[str]]
 
 SHORT: dict[str, Any] = {
     "hidden_dim": 6,
@@ -92,15 +88,6 @@ def test_settings_are_chosen_where_nothing_is_known_and_nothing_was_said(
     assert uses_portfolio(source, asked, said, None) is expected
 
 
-def test_a_portfolio_and_a_named_model_exclude_each_other(hpgmn, graph_file):
-    with pytest.raises(SettingError, match="Leave out model and config"):
-        uses_portfolio("x", True, {"model": "mlp", "config": "paper"}, None)
-    answer = hpgmn("train", graph_file, "--portfolio", "--model", "mlp", *RUN)
-    assert answer.code == 2
-    assert "--no-portfolio" in answer.err
-    assert not Path("run").exists()
-
-
 @pytest.mark.slow
 def test_named_settings_switch_the_portfolio_off(hpgmn, graph_file):
     assert not uses_portfolio("my-folder", None, {}, {"lr": 1})
@@ -167,13 +154,6 @@ def test_a_run_says_and_keeps_what_was_chosen(hpgmn, graph_file):
     page = Path("run/report.html").read_text(encoding="utf-8")
     assert "Choice of settings" in page
     assert "other way" in page
-
-
-def test_progress_names_the_members_in_training(hpgmn, graph_file, monkeypatch):
-    monkeypatch.setattr("hpgmn.cli.console.PLAIN_SECONDS", 0.0)
-    answer = hpgmn("train", graph_file, *RUN)
-    line = "'one way' and 'other way': batch 1/1 main epoch 1/6"
-    assert line in " ".join(answer.err.split())
 
 
 def test_asked_splits_metric_and_seeds_are_kept(hpgmn, graph_file):

@@ -2,9 +2,7 @@
 
 import csv
 import json
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -12,11 +10,6 @@ import pytest
 
 from hpgmn.graph import Graph
 from hpgmn.graph.files import write_graph
-
-Command = Callable[..., Any]
-Tiny = Callable[..., list[str]]
-
-RUN = ("--splits", "0", "--device", "cpu", "--out", "run")
 
 
 def mean_over_seeds(run, split):
@@ -129,11 +122,3 @@ def test_below_the_least_confidence_nothing_is_predicted(hpgmn, trained, name):
     for row, before in zip(read_table(Path(name)), every, strict=True):
         sure = float(before["confidence"]) >= least
         assert row == before | {"prediction": before["prediction"] if sure else empty}
-
-
-@pytest.mark.parametrize("least", ["-0.1", "1.5", "nan"])
-def test_a_confidence_is_a_share(hpgmn, trained, least):
-    answer = hpgmn("predict", trained, f"--min-confidence={least}", "--out", "p.csv")
-    assert answer.code == 2
-    assert "--min-confidence must be 0 to 1" in answer.err
-    assert not Path("p.csv").exists()

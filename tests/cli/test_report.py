@@ -1,11 +1,7 @@
 """``hpgmn report`` on finished runs."""
 
 import shutil
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
-
-Command = Callable[..., Any]
 
 
 def test_each_run_gets_its_page(hpgmn, own_run, tmp_path):

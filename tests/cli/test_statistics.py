@@ -1,8 +1,6 @@
 """``hpgmn statistics``: arrays of the local statistics."""
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -12,11 +10,6 @@ from hpgmn.graph import Graph
 from hpgmn.graph.files import write_graph
 from hpgmn.models.hpgmn import HPGMNSettings
 from hpgmn.training.trainer import estimate_labels
-
-Command = Callable[..., Any]
-Tiny = Callable[..., list[str]]
-
-RUN = ("--splits", "0", "--device", "cpu", "--out", "run")
 
 
 def changed(graph, **values):

@@ -2,21 +2,14 @@
 
 import csv
 import json
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
 import yaml
 
-Answer = Any
-Command = Callable[..., Answer]
-Tiny = Callable[..., list[str]]
-Row = dict[str, Any]
 COUNT = 40
 
 
@@ -189,115 +182,12 @@ def test_a_model_of_numbers_as_they_are_reads_tables_as_they_are(hpgmn, train, f
     assert predicted("file.csv") == predicted("folder.csv")
 
 
-def test_a_later_table_must_have_the_columns(train, hpgmn, folder, tmp_path):
-    assert train(folder).code == 0
-    rows = [{key: value for key, value in row.items() if key != "age"} for row in people()]
-    write_rows(folder / "nodes.csv", rows)
-    answer = hpgmn("predict", "run", folder, "--out", "p.csv")
-    assert answer.code == 2
-    assert answer.err.splitlines()[-1] == (
-        "Error: nodes.csv has no column 'age', which the model was trained with. Add it; single "
-        "values may be missing."
-    )
-    assert not (tmp_path / "p.csv").exists()
-
-
-def repeated_id(folder):
-    write_rows(folder / "nodes.csv", [*people(), people()[4]])
-
-
-def mixed_types(folder):
-    rows = people()
-    rows[6]["age"] = "old"
-    write_rows(folder / "nodes.csv", rows)
-
-
-def no_rows(folder):
-    (folder / "nodes.csv").write_text("id,age,label\n")
-
-
-def no_bytes(folder):
-    (folder / "nodes.csv").write_bytes(b"")
-
-
 def few_labels(folder):
     rows = people()
     write_rows(
         folder / "nodes.csv",
         [row | {"label": "ab"[n] if n < 2 else ""} for n, row in enumerate(rows)],
     )
-
-
-def only_train(folder):
-    write_rows(
-        folder / "nodes.csv", [row | {"split": row["label"] and "train"} for row in people()]
-    )
-
-
-def one_label(folder):
-    write_rows(folder / "nodes.csv", [row | {"label": "honest"} for row in people()])
-
-
-def many_labels(folder):
-    rows = [{"id": n, "age": n % 9, "label": 3 * n} for n in range(10_000)]
-    write_rows(folder / "nodes.csv", rows)
-
-
-def other_encoding(folder):
-    text = (folder / "nodes.csv").read_text().replace("south", "süden")
-    (folder / "nodes.csv").write_text(text, encoding="latin-1")
-
-
-def half_a_csv(folder):
-    content = (folder / "edges.csv").read_bytes()
-    cut = content.index(b",", len(content) // 2)
-    (folder / "edges.csv").write_bytes(content[:cut])
-
-
-def half_a_parquet(folder):
-    pq.write_table(pa.csv.read_csv(folder / "nodes.csv"), folder / "nodes.parquet")
-    (folder / "nodes.csv").unlink()
-    content = (folder / "nodes.parquet").read_bytes()
-    (folder / "nodes.parquet").write_bytes(content[: len(content) // 2])
-
-
-def no_node_table(folder):
-    (folder / "nodes.csv").unlink()
-
-
-@pytest.mark.parametrize(
-    ("spoil", "message"),
-    [
-        (repeated_id, "nodes.csv: row 41 below the header repeats the id 'u4' of row 5. Keep one"),
-        (mixed_types, "nodes.csv: column 'age' holds 'old' in row 7 below the header, but most of"),
-        (no_rows, "nodes.csv has no rows. Add a row for each node."),
-        (no_bytes, "nodes.csv' cannot be read as a csv file (Empty CSV file"),
-        (few_labels, "'people' has no splits and too few labels to make some. Give at least two "),
-        (only_train, "nodes.csv: column 'split' has no val nodes."),
-        (one_label, "nodes.csv: column 'label' has a single value, 'honest'"),
-        (many_labels, "has 10,000 different values for 10,000 labelled nodes: it is probably a nu"),
-        (other_encoding, "nodes.csv is not UTF-8 text (line 3 holds the byte 0xfc). Save it with"),
-        (half_a_csv, "edges.csv: row 43 of the file has 1 of 2 values; the file may be truncated"),
-        (half_a_parquet, "nodes.parquet' cannot be read as a parquet file ("),
-        (no_node_table, "people' has no table nodes (.csv, .tsv, .parquet). Add it."),
-    ],
-)
-def test_bad_tables_are_one_sentence_and_nothing_is_written(
-    train, folder, tmp_path, spoil, message
-):
-    spoil(folder)
-    answer = train(folder)
-    assert answer.code == 2
-    last = answer.err.splitlines()[-1]
-    assert last.startswith("Error: ")
-    assert message in last
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["people"]
-
-
-def test_a_graph_file_has_no_columns_to_name(train, graph_file):
-    answer = train(graph_file, "--label", "kind")
-    assert answer.code == 2
-    assert "has no tables, so its columns cannot be named. Leave out label." in answer.err
 
 
 def test_too_few_labels_are_reported_once(train, folder):

@@ -21,7 +21,7 @@ from hpgmn.models import MODELS
 from hpgmn.models.stage import Replica
 from hpgmn.statistics import LocalStatistics, StatisticsSettings
 from hpgmn.statistics.settings import FORMS, MEANS_FORMS
-from hpgmn.training import replay, stage_runner, trainer
+from hpgmn.training import replay
 from hpgmn.training.replicas import fit_replicas
 from hpgmn.training.trainer import deterministic_algorithms
 
@@ -70,8 +70,7 @@ def test_every_model_gives_the_same_bits_again(graph, name, monkeypatch):
         made.append(real(make))
         return made[-1]
 
-    monkeypatch.setattr(trainer, "attempt", watched)
-    monkeypatch.setattr(stage_runner, "attempt", watched)
+    monkeypatch.setattr(replay, "attempt", watched)
     assert_same_bits(fitted(graph, name), fitted(graph, name))
     assert made
     assert all(made), "an epoch could not be recorded"

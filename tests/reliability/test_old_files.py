@@ -270,7 +270,7 @@ def test_a_file_from_the_future_says_so(old, capsys, spoil, written):
     assert main(words) == 2
     told = capsys.readouterr().err
     assert "was written by a newer hpgmn (format " in told
-    assert "Update hpgmn: pip install -U hpgmn" in told
+    assert "Update hpgmn (pip install -U hpgmn)" in told
     after = states(old)
     assert before.keys() <= after.keys()
     assert {path for path, state in after.items() if before.get(path) != state} == written

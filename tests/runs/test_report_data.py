@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -31,10 +32,11 @@ from hpgmn.runs import report_data as module
 from hpgmn.runs.fit import fit_run
 from hpgmn.runs.folder import prepare_folder
 from hpgmn.runs.report_data import (
+    Explanations,
     build_report,
     compute,
-    confusion_counts,
     explain_training,
+    fitted_report_data,
     learning_curves,
     read_report_data,
     write_report,
@@ -153,12 +155,17 @@ def test_curves_from_memory_are_those_of_the_file():
     np.testing.assert_equal(curves.curves["val_loss"], np.full((2, 2), nan))
 
 
-def test_confusion_from_memory_counts_labelled_test_nodes():
+def test_a_training_in_memory_counts_its_labelled_test_nodes(make_run):
     y = np.array([0, 1, -1, 1])
     test = np.array([True, True, True, False])
     split = Split(train=~test, val=np.zeros(4, bool), test=test)
-    predictions = np.array([[0, 0, 1, 1], [1, 1, 0, 0]])
-    assert confusion_counts(predictions, y, [split, split], 2).tolist() == [[1, 1], [1, 1]]
+    logits = torch.eye(2)[torch.tensor([[0, 0, 1, 1], [1, 1, 0, 0]])]
+    fitted = SimpleNamespace(logits=logits, history={})
+    run = SimpleNamespace(fitted=fitted, splits=[split, split], metrics={"model": "hpgmn"})
+    graph = SimpleNamespace(y=y, class_names=("a", "b"))
+    data = fitted_report_data(make_run(), graph, run, Explanations({"a": 1}, {"b": 2}))
+    assert data.confusion.tolist() == [[1, 1], [1, 1]]
+    assert (data.classes, data.audit, data.understanding) == (("a", "b"), {"a": 1}, {"b": 2})
 
 
 def test_written_report_is_the_built_one(make_run):

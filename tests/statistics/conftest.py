@@ -1,13 +1,8 @@
 """What the tests of statistics share: one comparison of an operator with dense matrices."""
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 import pytest
 import torch
-
-if TYPE_CHECKING:  # imported late, as in the conftest above
-    pass
 
 
 def compare(statistic, matrices, *, rtol=1e-5, atol=1e-5):

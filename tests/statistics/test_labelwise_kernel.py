@@ -1,10 +1,6 @@
 """Class means by the kernel: against loops over nodes and neighbours, and against SciPy."""
 
 import math
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,7 +10,6 @@ from hpgmn.graph import Graph
 from hpgmn.statistics import labelwise
 from hpgmn.statistics.labelwise import class_mean_rows, fill_class_means
 
-SOURCE = Path(__file__).parents[2] / "src"
 NUM_CLASSES = 4  # labels are below 3: nobody has class 3
 
 
@@ -138,16 +133,3 @@ def test_a_failure_in_a_thread_is_told():
         fill_class_means(
             graph.adjacency("out"), graph.x, random_labels(20), NUM_CLASSES, too_narrow
         )
-
-
-@pytest.mark.slow
-def test_numba_is_imported_by_those_who_need_it_alone():
-    code = "import sys, hpgmn.statistics.labelwise, hpgmn.models; print('numba' in sys.modules)"
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        env=os.environ | {"PYTHONPATH": str(SOURCE)},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert done.stdout.strip() == "False"

@@ -692,7 +692,7 @@ def test_the_builder_for_other_edges_keeps_the_columns(small_graph):
     )
 
 
-def test_the_default_statistics_need_no_diffusion_cache_or_tables():
+def test_default_statistics_load_neither_diffusion_nor_cache_tables_or_numba():
     """Everyday commands stay short: rare forms are imported on use."""
     program = """
 import sys, numpy as np
@@ -701,7 +701,8 @@ from hpgmn.statistics import LocalStatistics, StatisticsSettings
 random = np.random.default_rng(0)
 graph = Graph(np.ones((9, 2)), random.integers(0, 9, (2, 20)), random.integers(0, 2, 9))
 assert len(LocalStatistics(graph).build(graph.y[None], 2, [StatisticsSettings()])) == 7
-print(sorted(name for name in sys.modules if name.startswith(("hpgmn.statistics.", "pyarrow"))))
+rare = ("hpgmn.statistics.", "hpgmn.tables", "pyarrow", "numba.")
+print(sorted(name for name in sys.modules if name.startswith(rare)))
 """
     done = subprocess.run(
         [sys.executable, "-c", program],

@@ -1,10 +1,6 @@
 """The largest entries of S by push, against dense solves and matrix exponentials in float64."""
 
-import os
-import subprocess
-import sys
 import time
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -19,7 +15,6 @@ from hpgmn.graph import Graph
 from hpgmn.statistics import StatisticsSettings, push
 from hpgmn.statistics.push import prepare_push, worker_bytes
 
-SOURCE = Path(__file__).parents[2] / "src"
 NORMALIZATIONS = ("column", "row", "symmetric")
 kinds = st.sampled_from(
     [("ppr", {"teleport": 0.15}), ("ppr", {"teleport": 0.6}), ("heat", {"heat_time": 3.0})]
@@ -233,19 +228,6 @@ def test_a_worker_holds_what_is_said(kind):
     for num_nodes in (1, 7, 8, 1000):
         arrays = push._work_arrays(num_nodes, kind)
         assert worker_bytes(num_nodes, kind) == sum(array.nbytes for array in arrays)
-
-
-@pytest.mark.slow
-def test_numba_is_imported_by_those_who_push_alone():
-    code = "import sys, hpgmn.statistics.push, hpgmn.models; print('numba' in sys.modules)"
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        env=os.environ | {"PYTHONPATH": str(SOURCE)},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert done.stdout.split() == ["False"]
 
 
 @pytest.mark.parametrize("wanted", [[], [3], [0, 1, 2, 7], [5, 6, 38, 39]])

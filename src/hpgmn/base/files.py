@@ -21,7 +21,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from hpgmn.base.errors import HPGMNError
+from hpgmn.base.errors import HPGMNError, Remedy
 
 RUN_FORMAT = 2
 """Format of run folders (config, metrics, model, state). 2: the config suffices to retrain."""
@@ -57,9 +57,7 @@ _STORAGE = _DISK_FULL | {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, 
 class WriteError(HPGMNError):
     """A path cannot be written; ``reason`` is the operating system's message."""
 
-    def __init__(self, message: str, reason: str = "") -> None:
-        super().__init__(message)
-        self.reason = reason
+    reason = ""
 
 
 def write_error(path: Path, error: OSError) -> WriteError:
@@ -68,8 +66,10 @@ def write_error(path: Path, error: OSError) -> WriteError:
     >>> print(write_error(Path("runs/a"), OSError(errno.ENOSPC, "No space left on device")))
     Cannot write runs/a (No space left on device). Free disk space, or choose another path.
     """
-    reason, advice = _reason_and_advice(error)
-    return WriteError(f"Cannot write {path} ({reason}). {advice}", reason)
+    reason, remedy = _reason_and_remedy(error)
+    result = WriteError(f"Cannot write {path} ({reason}).", remedy)
+    result.reason = reason
+    return result
 
 
 def cache_folder() -> Path:
@@ -82,19 +82,16 @@ def describe_os_error(error: OSError) -> HPGMNError | None:
     """Return the user-facing error for an OSError about storage, None for any other."""
     if error.errno not in _STORAGE:
         return None
-    reason, advice = _reason_and_advice(error)
-    return HPGMNError(f"Cannot read or write {error.filename or 'a file'} ({reason}). {advice}")
+    reason, remedy = _reason_and_remedy(error)
+    return HPGMNError(f"Cannot read or write {error.filename or 'a file'} ({reason}).", remedy)
 
 
-def _reason_and_advice(error: OSError) -> tuple[str, str]:
+def _reason_and_remedy(error: OSError) -> tuple[str, str]:
     if error.errno is None:  # NumPy gives no error number
-        return str(error), "Check free disk space and permissions."
-    advice = "Choose a writable path."
-    if error.errno in _DISK_FULL:
-        advice = "Free disk space, or choose another path."
-    elif error.errno == errno.ENOENT:
-        advice = "Create its folder, or choose another path."
-    return os.strerror(error.errno), advice
+        return str(error), "Check free disk space and permissions"
+    remedies = dict.fromkeys(_DISK_FULL, "Free disk space, or choose another path")
+    remedies[errno.ENOENT] = "Create its folder, or choose another path"
+    return os.strerror(error.errno), remedies.get(error.errno, "Choose a writable path")
 
 
 def check_format(what: object, version: object, newest: int) -> None:
@@ -356,16 +353,16 @@ def _exchange(first: Path, second: Path) -> bool:
 @contextlib.contextmanager
 def lock_folder(folder: Path) -> Iterator[None]:
     """Create a folder and lock it; raise HPGMNError if another process holds the lock."""
-    message = f"Another process is using {folder}. Wait for it to finish, or choose another folder."
-    with lock_file(folder / LOCK_FILE, message):
+    remedy = Remedy("Wait for it to finish") | "Choose another folder"
+    with lock_file(folder / LOCK_FILE, HPGMNError(f"Another process is using {folder}.", remedy)):
         yield
 
 
 @contextlib.contextmanager
-def lock_file(path: Path, message: str) -> Iterator[None]:
+def lock_file(path: Path, refusal: HPGMNError) -> Iterator[None]:
     """Hold a lock file, which ends with this process and is removed afterwards.
 
-    Its folder is created; a second process fails with the message.
+    Its folder is created; ``refusal`` is raised in a second process.
     """
     from filelock import FileLock, Timeout  # not needed by most commands
 
@@ -378,7 +375,7 @@ def lock_file(path: Path, message: str) -> Iterator[None]:
             if isinstance(error, Timeout) or error.errno not in _NO_LOCKS:
                 raise  # otherwise the file system has no locks: work without one
     except Timeout:
-        raise HPGMNError(message) from None
+        raise refusal from None
     except OSError as error:
         raise write_error(path.parent, error) from None
     try:

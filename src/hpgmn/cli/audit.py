@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.table import Column, Table
+from rich.table import Table
 from rich.text import Text
 
 from hpgmn.base.errors import MISSING, count_noun
@@ -212,15 +212,8 @@ def _percent(share: float | None) -> str:
 
 
 def _print_table(heading: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """Print a table; columns of numbers are aligned to the right."""
-    rows = [tuple(row) for row in rows]
-    aligned = []
-    for index, name in enumerate(columns):
-        is_number = all(row[index][:1].isdigit() or row[index] in ("", MISSING) for row in rows)
-        aligned.append(Column(name, justify="right" if is_number else "left"))
     _line(f"\n{heading}", style="bold")
-    cells = [[Text(cell) for cell in row] for row in rows]
-    print_table(aligned, cells, width=_WIDTH, header_style="dim")
+    print_table(columns, rows, width=_WIDTH)
 
 
 def _line(text: str, style: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import re
 import signal
 import sys
 import time
@@ -16,7 +17,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, Ti
 from rich.segment import Segment
 from rich.table import Column, Table
 
-from hpgmn.base.errors import HPGMNError, Remedy, without_controls
+from hpgmn.base.errors import MISSING, HPGMNError, Remedy, without_controls
 
 if TYPE_CHECKING:
     from hpgmn.training.replicas import Progress as Step
@@ -51,20 +52,24 @@ def say(line: str) -> None:
 
 def print_table(
     columns: Sequence[str | Column],
-    rows: Iterable[Sequence[RenderableType]],
+    rows: Iterable[Sequence[str]],
     *,
     title: str | None = None,
     has_lines: bool = False,
+    padding: int = 2,
     width: int | None = None,
-    header_style: str | None = None,
 ) -> None:
-    """Print a table on standard output, with lines or, to fit 80 columns, without."""
-    table = Table(*columns, title=title)
+    """Print a table, with lines or, to fit 80 columns, without; numbers are aligned right."""
+    table = Table(title=title)
     if not has_lines:
-        table = Table(*columns, title=title, box=None, padding=(0, 2, 0, 0))
-    if header_style is not None:
-        table.header_style = header_style
-    for row in rows:
+        table = Table(title=title, box=None, padding=(0, padding, 0, 0), header_style="dim")
+    cells = list(rows)
+    for index, head in enumerate(columns):
+        column = Column(head) if isinstance(head, str) else head
+        if all(re.match(rf"[+-]?\d|{MISSING}|$", row[index]) for row in cells):
+            column.justify = "right"
+        table.columns.append(column)
+    for row in cells:
         table.add_row(*row)
     out.print(table, width=width)
 
@@ -115,20 +120,16 @@ def resume_hint() -> Iterator[None]:
 
 @contextmanager
 def training_progress() -> Iterator[Callable[[str, Step], None]]:
-    """Yield a callback for what is running and its progress: a bar, or plain lines elsewhere."""
-    if not sys.stderr.isatty():
-        yield _PlainProgress()
-        return
-    with _bar() as show:
+    """Yield a callback for what is running and its progress."""
+    with _display() as show:
 
         def step(task: str, now: Step) -> None:
             part = f" ({now.batch + 1} of {now.batches})" if now.batches > 1 else ""
-            description = f"{task}: {now.stage}{part}" if task else now.stage
-            if math.isnan(now.val_score):
-                show(description, now.epoch, now.epochs or None, _amount(now.epoch, now.epochs))
-            else:
-                amount = f"{now.epoch}/{now.epochs}  loss {now.loss:.3f}  val {now.val_score:.3f}"
-                show(description, now.epoch, now.epochs, amount)
+            what = f"{task}: {now.stage}{part}" if task else now.stage
+            amount = _amount(now.epoch, now.epochs)
+            if not math.isnan(now.val_score):
+                amount += f"  loss {now.loss:.3f}  val {now.val_score:.3f}"
+            show(what, now.epoch, now.epochs or None, amount)
 
         yield step
 
@@ -136,16 +137,22 @@ def training_progress() -> Iterator[Callable[[str, Step], None]]:
 @contextmanager
 def step_progress() -> Iterator[Callable[[str, int, int | None], None]]:
     """Yield a callback for steps: what, how much is done, how much there is (None: unknown)."""
-    if not sys.stderr.isatty():
-        yield _PlainSteps()
-        return
-    with _bar() as show:
+    with _display() as show:
         yield lambda what, done, total: show(what, done, total, _amount(done, total))
 
 
+def _amount(done: int, total: int | None) -> str:
+    if not total:
+        return f"{done:,}" if done else ""
+    return f"{done:,}/{total:,}"
+
+
 @contextmanager
-def _bar() -> Iterator[Callable[[str, int, int | None, str], None]]:
-    """Show a progress bar; yield what updates it: description, done, total, amount as text."""
+def _display() -> Iterator[Callable[[str, int, int | None, str], None]]:
+    """Yield what shows progress (what, done, total, amount as text): a bar, or plain lines."""
+    if not sys.stderr.isatty():
+        yield _PlainLines()
+        return
     columns = (
         TextColumn("{task.description}", markup=False),
         BarColumn(),
@@ -156,50 +163,26 @@ def _bar() -> Iterator[Callable[[str, int, int | None, str], None]]:
     with Progress(*columns, console=err, transient=True) as bar:
         task = bar.add_task("", total=None, amount="")
 
-        def show(description: str, done: int, total: int | None, amount: str) -> None:
-            bar.update(task, description=description, completed=done, total=total, amount=amount)
+        def show(what: str, done: int, total: int | None, amount: str) -> None:
+            bar.update(task, description=what, completed=done, total=total, amount=amount)
 
         yield show
 
 
-def _amount(done: int, total: int | None) -> str:
-    if not total:
-        return f"{done:,}" if done else ""
-    return f"{done:,}/{total:,}"
-
-
-class _PlainSteps:
-    """Prints steps as plain lines: now and then, and each new step of unknown length."""
+class _PlainLines:
+    """Prints a line now and then, and for each new step of unknown length."""
 
     def __init__(self) -> None:
         self.start = self.printed = time.monotonic()
         self.what = ""
 
-    def __call__(self, what: str, done: int, total: int | None) -> None:
+    def __call__(self, what: str, done: int, total: int | None, amount: str) -> None:
         now = time.monotonic()
         is_new = what != self.what and not total and now - self.start > SHORT_SECONDS
         self.what = what
         if is_new or now - self.printed > PLAIN_SECONDS:
             self.printed = now
-            amount = _amount(done, total)
-            say(f"{what}{f': {amount}' if amount else ' …'}")
-
-
-class _PlainProgress(_PlainSteps):
-    """Prints the progress of trainings and steps as plain lines."""
-
-    def __call__(self, task: str, now: Step) -> None:  # type: ignore[override]
-        """Print a line if it is time."""
-        if not task:
-            super().__call__(now.stage, now.epoch, now.epochs or None)
-        elif time.monotonic() - self.printed >= PLAIN_SECONDS:
-            self.printed = time.monotonic()
-            where = f"{task}: batch {now.batch + 1}/{now.batches} {now.stage}"
-            if math.isnan(now.val_score):  # a statistic
-                say(f"{where} {now.epoch:,}/{now.epochs:,} rows")
-            else:
-                scores = f"loss {now.loss:.3f} val {now.val_score:.3f}"
-                say(f"{where} epoch {now.epoch}/{now.epochs} {scores}")
+            say(f"{what}: {amount}" if amount else f"{what} …")
 
 
 @contextmanager

@@ -97,11 +97,7 @@ def datasets(
         return
     sizes = ("nodes", "edges", "attributes", "classes")
     print_table(
-        (
-            Column("name", no_wrap=True),
-            *(Column(key, justify="right") for key in (*sizes, "homophily")),
-            "here",
-        ),
+        (Column("name", no_wrap=True), *(*sizes, "homophily", "here")),
         [
             (
                 row["name"],
@@ -111,6 +107,7 @@ def datasets(
             )
             for row in rows
         ],
+        padding=1,
     )
     out.print("\nKnown defects", style="bold")
     for row in rows:

@@ -174,7 +174,7 @@ def column_options(*without: str) -> Callable[[Callable[..., None]], Callable[..
                 for name, kind in columns.items()
             ]
         run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-        run.__annotations__ = {one.name: one.annotation for one in parameters}
+        run.__annotations__ = {p.name: p.annotation for p in parameters}
         return run
 
     return decorate

@@ -216,8 +216,7 @@ def print_choice(content: Mapping[str, Any]) -> None:
         (
             Column("settings", overflow="fold"),
             Column("model", no_wrap=True),
-            Column("validation", justify="right"),
-            Column("seconds", justify="right"),
+            *("validation", "seconds"),
         ),
         [
             (
@@ -241,10 +240,10 @@ def print_comparison(content: Mapping[str, Any]) -> None:
     print_table(
         (
             Column("model", overflow="fold"),
-            Column("test", no_wrap=True, justify="right"),
-            Column("validation", justify="right"),
-            Column(f"minus {content['reference']} (95 %)", no_wrap=True, justify="right"),
-            Column("seconds", justify="right"),
+            Column("test", no_wrap=True),
+            "validation",
+            Column(f"minus {content['reference']} (95 %)", no_wrap=True),
+            "seconds",
         ),
         [
             (

@@ -213,10 +213,15 @@ def class_report(
         y: (N,) true labels.
         masks: R masks of the nodes to score.
     """
-    confusion = np.zeros((len(class_names), len(class_names)), np.int64)
+    return class_scores(confusion_counts(predicted, y, masks, len(class_names)), class_names)
+
+
+def confusion_counts(predicted: Array, y: Array, masks: Sequence[Array], num_classes: int) -> Array:
+    """Return (C, C) masked nodes of all runs by true class (row) and predicted class (column)."""
+    counts = np.zeros((num_classes, num_classes), np.int64)
     for row, mask in zip(predicted, masks, strict=True):
-        np.add.at(confusion, (y[mask], row[mask]), 1)
-    return class_scores(confusion, class_names)
+        np.add.at(counts, (y[mask], row[mask]), 1)
+    return counts
 
 
 def class_scores(confusion: Array, class_names: Sequence[str]) -> list[dict[str, Any]]:

@@ -129,25 +129,20 @@ def reading_options(
         if preparation is None:
             raise SettingError("like takes a graph whose tables were prepared.", "Leave it out")
     if onto is not None:
-        columns, preparation = _as_in(onto, columns), onto.preparation
+        if onto.node_ids is None:
+            raise GraphError(
+                f"Graph '{onto.name}' has no node_ids, so new edges cannot name its nodes.",
+                "Pass the whole graph, old and new, instead of adding to it",
+            )
+        changes: dict[str, Any] = {"directed": onto.directed}
+        if not onto.is_weighted:
+            changes["weight"] = ""
+        if onto.preparation is None and onto.feature_names is not None:
+            changes["attributes"] = tuple(onto.feature_names.tolist())
+        columns, preparation = replace(columns, **changes), onto.preparation
         prepare = preparation is not None
     fitted = None if preparation is None else Preparation.from_dict(preparation)
     return columns, {"prepare": prepare, "preparation": fitted}
-
-
-def _as_in(graph: Any, columns: Columns) -> Columns:
-    """Return columns with the direction, weights and attributes of a graph to extend."""
-    if graph.node_ids is None:
-        raise GraphError(
-            f"Graph '{graph.name}' has no node_ids, so new edges cannot name its nodes.",
-            "Pass the whole graph, old and new, instead of adding to it",
-        )
-    changes: dict[str, Any] = {"directed": graph.directed}
-    if not graph.is_weighted:
-        changes["weight"] = ""
-    if graph.preparation is None and graph.feature_names is not None:
-        changes["attributes"] = tuple(graph.feature_names.tolist())
-    return replace(columns, **changes)
 
 
 def read_graph_tables(

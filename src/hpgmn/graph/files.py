@@ -252,7 +252,14 @@ def _checked_arrays(path: Path) -> dict[str, Array]:
     if path.is_dir() and not is_graph_folder(path):
         raise GraphError(f"'{path}' is a folder, not a graph file.", "Pass a .npz file")
     try:
-        arrays, unread = _members(path) if path.is_dir() else _archived(path)
+        if path.is_dir():
+            arrays, unread = _members(path)
+        else:
+            require_file(path)
+            with path.open("rb") as file:
+                if file.read(2) != b"PK":
+                    raise _fault(path, "it is not a .npz file", "Write one with write_graph")
+            arrays, unread = read_archive(path, lambda name: bool(_kind(name)[1]))
     except OSError as error:
         is_refused = isinstance(error, PermissionError)
         remedy = "Allow reading it" if is_refused else "Copy or write it again"
@@ -284,15 +291,6 @@ def _checked_arrays(path: Path) -> dict[str, Array]:
 def _kind(name: str) -> tuple[str, str]:
     """Return the kinds of an array and their name; empty for an unknown array."""
     return _BOOLEANS if _MASK.fullmatch(name) else _KINDS.get(name, ("", ""))
-
-
-def _archived(path: Path) -> tuple[dict[str, Array], list[str]]:
-    """Read the arrays of a graph file, and the names of unknown ones."""
-    require_file(path)
-    with path.open("rb") as file:
-        if file.read(2) != b"PK":
-            raise _fault(path, "it is not a .npz file", "Write one with write_graph")
-    return read_archive(path, lambda name: bool(_kind(name)[1]))
 
 
 def _members(folder: Path) -> tuple[dict[str, Array], list[str]]:

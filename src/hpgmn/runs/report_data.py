@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,7 +17,8 @@ from hpgmn.base.errors import HPGMNError, Remedy, SettingError
 from hpgmn.base.files import RUN_FORMAT, check_format, write_text
 from hpgmn.base.parsing import parse_json
 from hpgmn.base.settings import read_yaml
-from hpgmn.graph import Array, Graph, Split
+from hpgmn.evaluation.scores import confusion_counts
+from hpgmn.graph import Array, Graph
 from hpgmn.report import LearningCurves, ReportData, ReportDataError, render_report
 from hpgmn.report.rendering import CURVE_NAMES, mapping, number
 from hpgmn.runs.folder import (
@@ -198,12 +199,13 @@ def fitted_report_data(
     """Return the report data of a training in memory; only the config is read from the folder."""
     names = graph.class_names
     predicted = run.fitted.logits.argmax(dim=-1).numpy()
+    tested = [split.test & (graph.y >= 0) for split in run.splits]
     return ReportData(
         config=_read_config(folder / CONFIG_FILE),
         metrics=run.metrics,
         stages=learning_curves(run.fitted.history),
         classes=tuple(str(name) for name in names),
-        confusion=confusion_counts(predicted, graph.y, run.splits, len(names)),
+        confusion=confusion_counts(predicted, graph.y, tested, len(names)),
         audit=explanations.audit,
         understanding=explanations.overview,
         explorer=explanations.explorer,
@@ -230,23 +232,6 @@ def learning_curves(histories: Mapping[str, Mapping[str, Tensor]]) -> tuple[Lear
         if reached.any():
             stages.append(LearningCurves(stage, np.flatnonzero(reached) + 1, curves))
     return tuple(stages)
-
-
-def confusion_counts(
-    predictions: Array, y: Array, splits: Sequence[Split], num_classes: int
-) -> Array:
-    """Return (C, C) labelled test nodes of all runs by class and prediction.
-
-    Args:
-        predictions: (R, N) predicted classes.
-        y: (N,) classes, -1 unknown.
-        splits: R, one for each run.
-    """
-    counts = np.zeros((num_classes, num_classes), np.int64)
-    for predicted, split in zip(predictions, splits, strict=True):
-        chosen = split.test & (y >= 0)
-        np.add.at(counts, (y[chosen], predicted[chosen]), 1)
-    return counts
 
 
 # From a folder

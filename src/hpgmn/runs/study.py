@@ -128,11 +128,11 @@ def _disk_full(path: Path) -> HPGMNError:
 @contextmanager
 def lock_study(path: Path) -> Iterator[None]:
     """Lock a study against other processes; the lock ends with this process."""
-    message = (
-        f"Another process is searching with the study {path}. Wait for it to finish, or choose "
-        "another study."
+    refusal = HPGMNError(
+        f"Another process is searching with the study {path}.",
+        Remedy("Wait for it to finish") | Remedy("Choose another study", option="study"),
     )
-    with lock_file(path.with_name(path.name + ".lock"), message):
+    with lock_file(path.with_name(path.name + ".lock"), refusal):
         yield
 
 

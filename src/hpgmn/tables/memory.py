@@ -6,8 +6,8 @@ pandas and networkx are used through the objects that the user passes; neither n
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import count
+from collections.abc import Mapping, Sequence
+from itertools import chain, count
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from hpgmn.base.errors import GraphError, HPGMNError
-from hpgmn.tables.sources import Array, MemoryTable, without_nat
+from hpgmn.tables.sources import MemoryTable, without_nat
 
 _MISSING_TYPES = ("NaTType", "NAType")  # of pandas
 _CONVERSION_ERRORS = (pa.ArrowException, TypeError, ValueError, OverflowError)
@@ -49,7 +49,9 @@ def _arrow_table(value: Any, label: str) -> pa.Table:
             frame = (value.reset_index() if is_named else value).copy(deep=False)
             for position, kind in enumerate(frame.dtypes):
                 if kind == object:  # noqa: E721 (a type of NumPy)
-                    frame.isetitem(position, _objects(without_nat(frame.iloc[:, position])))
+                    values = np.empty(len(frame), object)  # which may be lists
+                    values[:] = without_nat(frame.iloc[:, position])
+                    frame.isetitem(position, values)
             return pa.Table.from_pandas(frame, preserve_index=False)
         if isinstance(value, Mapping):
             return pa.table(
@@ -65,13 +67,6 @@ def _arrow_table(value: Any, label: str) -> pa.Table:
         f"The table of {label} must be a pandas DataFrame, a pyarrow Table or a mapping of columns "
         f"(got {type(value).__name__})."
     )
-
-
-def _objects(values: list[Any]) -> Array:
-    """Make an array of objects, which may be lists."""
-    array = np.empty(len(values), object)
-    array[:] = values
-    return array
 
 
 def read_graphml(path: Path) -> Network:
@@ -102,7 +97,8 @@ def read_networkx(graph: Any, nodes_label: str = "nodes", edges_label: str = "ed
         raise GraphError(f"from_networkx takes a networkx graph (got {type(graph).__name__}).")
     nodes, defaults = dict(graph.nodes(data=True)), graph.graph.get("node_default", {})
     attributes = _columns(list(nodes.values()), defaults)
-    id_column = next(name for name in _id_names() if name not in attributes)
+    id_names = chain(("id", "node", "node_id"), (f"GraphML id {number}" for number in count(1)))
+    id_column = next(name for name in id_names if name not in attributes)
     node_table, parts = _spread_lists(pa.table({id_column: _text(list(nodes)), **attributes}))
     edges, defaults = list(graph.edges(data=True)), graph.graph.get("edge_default", {})
     ends = {
@@ -117,12 +113,6 @@ def read_networkx(graph: Any, nodes_label: str = "nodes", edges_label: str = "ed
         bool(graph.is_directed()),
         parts,
     )
-
-
-def _id_names() -> Iterator[str]:
-    """Yield names for the column of ids; a network may have attributes of any name."""
-    yield from ("id", "node", "node_id", "GraphML id")
-    yield from (f"GraphML id {number}" for number in count(2))
 
 
 def _text(values: Sequence[Any]) -> pa.Array:

@@ -109,7 +109,10 @@ class Table(ABC):
         row = 0
         for batch in self.batches({column: TEXT}):
             for value in batch.column(0).to_pylist():
-                if value is not None and str(value) not in MISSING and not _is_number(value):
+                try:
+                    if value is not None and str(value) not in MISSING:
+                        float(value)
+                except (TypeError, ValueError):
                     return row, str(value)
                 row += 1
         return None
@@ -153,7 +156,13 @@ class CsvTable(Table):
 
     def batches(self, read_as: ReadAs, rows: int = 1 << 16) -> Iterator[pa.RecordBatch]:
         """See ``Table``; text stays as it is written, numbers become float64."""
-        types = {name: self._type(name, kind) for name, kind in read_as.items()}
+        types = {
+            name: pa.string() if kind == TEXT else self.types[name]
+            for name, kind in read_as.items()
+        }
+        for name, kind in read_as.items():
+            if kind == NUMBER and not pa.types.is_boolean(types[name]):
+                types[name] = pa.float64()
         try:
             with readable(self.path):
                 yield from self._open(self.path, types, _BLOCK_BYTES)
@@ -179,13 +188,6 @@ class CsvTable(Table):
                 row += 1
         return None
 
-    def _type(self, name: str, kind: str) -> pa.DataType:
-        if kind == TEXT:
-            return pa.string()
-        if kind == NATIVE:
-            return self.types[name]
-        return pa.bool_() if pa.types.is_boolean(self.types[name]) else pa.float64()
-
 
 class ParquetTable(Table):
     """A Parquet file."""
@@ -196,13 +198,10 @@ class ParquetTable(Table):
             self._file = pq.ParquetFile(path, pre_buffer=False, buffer_size=_PAGE_BYTES)
             schema = self._file.schema_arrow
             names = schema.names  # raises if a damaged file has names that are not text
-            self._refuse_too_many_rows()
+            # Repeated rows take no space in the file, but in memory.
+            if self._file.metadata.num_rows * _ROW_BYTES > free_host_bytes():
+                raise MemoryError
         super().__init__(path, zip(names, schema.types, strict=True), False)
-
-    def _refuse_too_many_rows(self) -> None:
-        """Refuse more rows than fit into memory: repeated rows take no space in the file."""
-        if self._file.metadata.num_rows * _ROW_BYTES > free_host_bytes():
-            raise MemoryError
 
     def num_rows(self, progress: Callable[[int], None] = lambda count: None) -> int:
         """See ``Table``."""
@@ -445,14 +444,6 @@ def is_text(kind: pa.DataType) -> bool:
     return bool(
         pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
     )
-
-
-def _is_number(value: Any) -> bool:
-    try:
-        float(value)
-    except (TypeError, ValueError):
-        return False
-    return True
 
 
 def canonical(word: str) -> str:

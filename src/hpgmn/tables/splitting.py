@@ -21,14 +21,14 @@ _GROUP_SPLITS = 10
 def split_by(
     table: Table, kind: str, column: str, y: Array, log: Callable[[str], None]
 ) -> dict[str, Array]:
-    """Make masks (N, S) by part from a column of the node table.
+    """Make masks (N, S) by part from a column of the node table; log how.
 
     Args:
         table: the nodes.
         kind: one of ``SPLIT_BY``.
         column: the column of groups, or of times.
         y: (N,) classes; unlabelled nodes (-1) are in no part.
-        log: receives how the splits were made.
+        log: receives one line.
     """
     try:
         if kind == "group":

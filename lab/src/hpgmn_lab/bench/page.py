@@ -84,7 +84,7 @@ def scale_page(text: str, records: Mapping[str, Record]) -> str:
         tables=[*tables, scale.formula_table(record)],
     )
     text = replace_part(text, "measured", measured)
-    plan = render("scale_plan.md.j2", **scale.plan_facts(record, gpu))
+    plan = render("scale_plan.md.j2", **scale.plan_facts(record))
     return replace_part(text, "plan", plan)
 
 

@@ -15,7 +15,6 @@ from typing import Any
 from hpgmn.shards.files import GAP_BYTES
 from hpgmn.shards.plan import EDGE_BYTES
 from hpgmn.statistics.diffusion import coefficients
-from hpgmn.statistics.push import worker_bytes
 from hpgmn.statistics.settings import StatisticsSettings
 from hpgmn_lab.bench.records import Record, Table
 from hpgmn_lab.bench.shard_costs import KINDS
@@ -76,7 +75,6 @@ class Machines:
     memory: int = 128 * 2**30
     disk: float = 2e9
     network: float = 1.25e9
-    gpus: int = 0
 
     @property
     def usable(self) -> int:
@@ -93,7 +91,6 @@ class PlanStage:
         at_a_time: concurrent tasks on a machine.
         bytes_shuffled: sent between machines in addition to what is read.
         waiting: seconds of communication.
-        is_single: whether the stage is a single task.
     """
 
     name: str
@@ -104,15 +101,13 @@ class PlanStage:
     at_a_time: int
     bytes_shuffled: float = 0.0
     waiting: float = 0.0
-    is_single: bool = False
 
     @property
     def seconds(self) -> dict[str, float]:
         """Return seconds by what they are spent on."""
-        count = 1 if self.is_single else self.machines.count
-        tasks = 1 if self.is_single else count * self.at_a_time
+        count = self.machines.count
         return {
-            "cores": self.core_seconds / tasks,
+            "cores": self.core_seconds / (count * self.at_a_time),
             "disk": (self.bytes_read + self.bytes_written) / (count * self.machines.disk),
             "messages": self.waiting,
         }
@@ -146,8 +141,6 @@ class ShardPlan:
 JOB, MACHINES = Job(100_000_000, 3_000_000_000), Machines()
 SIZES = ((10_000_000, 300_000_000), (100_000_000, 3_000_000_000), (1_000_000_000, 30_000_000_000))
 NIGHT_HOURS = 10.0
-GPUS = 1
-"""Of each machine, for training on GPUs."""
 
 
 # Bytes read.
@@ -278,42 +271,9 @@ def best_plan(record: Mapping[str, Any], job: Job, machines: Machines) -> ShardP
     return min(plans, key=lambda plan: plan.hours)
 
 
-def topk_stages(record: Mapping[str, Any], job: Job, machines: Machines) -> list[PlanStage]:
-    """Return the stages of top-k: T joined, then rows for each measured threshold.
-
-    Empty if T and the arrays of a task do not fit a machine.
-    """
-    defaults = StatisticsSettings()
-    matrix = 8 * job.edges + 8 * job.nodes
-    ranges = num_ranges(job, machines, machines.usable // machines.cores)
-    task = worker_bytes(job.nodes, defaults.diffusion)
-    task += 24 * defaults.diffusion_topk * job.nodes // ranges
-    at_a_time = min(machines.cores, (machines.usable - matrix) // task)
-    if at_a_time < 1:
-        return []
-    share = job.edges / record["statistics"]["edges"]
-    seconds = share * cost_of(record, "join")["cpu_seconds"]
-    name = "transition matrix joined"
-    stages = [PlanStage(name, seconds, matrix, matrix, machines, 1, is_single=True)]
-    for cost in record["statistics"]["topk"]:
-        stages.append(
-            PlanStage(
-                f"top-k, threshold {cost['threshold']:g}",
-                job.nodes * cost["cpu_seconds"] / cost["rows"],
-                machines.count * matrix,  # every machine maps all of it
-                8 * defaults.diffusion_topk * job.nodes,
-                machines,
-                at_a_time,
-            )
-        )
-    return stages
-
-
 def training_stage(record: Mapping[str, Any], job: Job, machines: Machines) -> PlanStage:
-    """Plan the training with one rank per core, or per GPU if the record was measured on one."""
-    on_gpu = record["device_kind"] == "cuda"
-    per_machine = machines.gpus if on_gpu else machines.cores
-    ranks = machines.count * per_machine
+    """Plan the training with one rank per core."""
+    ranks = machines.count * machines.cores
     wider = job.columns / _measured_columns(record)
     train_row, val_row = row_seconds(record["training"])
     epoch = wider * job.nodes * (job.train * train_row + job.val * val_row)
@@ -322,12 +282,12 @@ def training_stage(record: Mapping[str, Any], job: Job, machines: Machines) -> P
     sent = 2 * size * (machines.count - 1) / machines.count  # by each machine, in a ring
     latency = (communication_seconds(record["training"]) or 0.0) * math.log2(max(2, ranks))
     return PlanStage(
-        f"training, {job.epochs} epochs, {ranks} {'GPU' if on_gpu else 'CPU'} ranks",
+        f"training, {job.epochs} epochs, {ranks} CPU ranks",
         job.epochs * epoch,
         training_bytes(job, machines),
         0.0,
         machines,
-        per_machine,
+        machines.cores,
         bytes_shuffled=steps * sent * machines.count,
         waiting=steps * (latency + sent / machines.network),
     )
@@ -374,7 +334,7 @@ def formula_table(record: Mapping[str, Any]) -> Table:
     return Table(("bytes read by", "MB measured", "MB by the formula"), rows)
 
 
-def stages_table(stages: Sequence[PlanStage], *, with_sum: bool = False) -> Table:
+def stages_table(stages: Sequence[PlanStage]) -> Table:
     """Return a row for each stage, and their sum."""
 
     def numbers(stages: Sequence[PlanStage]) -> list[str]:
@@ -386,9 +346,7 @@ def stages_table(stages: Sequence[PlanStage], *, with_sum: bool = False) -> Tabl
         return [f"{hours:.1f}", *(f"{value:,.0f}" for value in gigabytes)]
 
     rows = [[stage.name, *numbers([stage]), stage.bound, f"{stage.hours:.2f}"] for stage in stages]
-    if with_sum:
-        hours = sum(stage.hours for stage in stages)
-        rows.append(["sum", *numbers(stages), "", f"{hours:.2f}"])
+    rows.append(["sum", *numbers(stages), "", f"{sum(stage.hours for stage in stages):.2f}"])
     columns = ("stage", "core hours", "GB read", "GB written", "GB shuffled", "bound by", "hours")
     return Table(columns, rows)
 
@@ -411,25 +369,16 @@ def sizes_table(record: Mapping[str, Any]) -> Table:
     return Table(columns, rows)
 
 
-def plan_facts(record: Record, gpu: Record | None) -> dict[str, Any]:
-    """Return what the template of the plan shows; without a GPU's record no GPU ranks."""
+def plan_facts(record: Record) -> dict[str, Any]:
+    """Return what the template of the plan shows."""
     plan, training = best_plan(record, JOB, MACHINES), training_stage(record, JOB, MACHINES)
     stages = [*plan.stages, training]
-    defaults = StatisticsSettings()
-    wide = replace(JOB, dim=defaults.diffusion_dim, tolerance=defaults.diffusion_tolerance)
-    alternatives = [
-        best_plan(record, wide, MACHINES).stages[-1],
-        *topk_stages(record, JOB, MACHINES),
-    ]
-    if gpu is not None:
-        alternatives.append(training_stage(gpu, JOB, replace(MACHINES, gpus=GPUS)))
     return {
         "plan": plan,
         "training": training,
         "hours": sum(stage.hours for stage in stages),
         "longest": max(stages, key=lambda stage: stage.hours),
         "row_gigabytes": JOB.nodes * sum(JOB.row_bytes) / 1e9,
-        "stages": stages_table(stages, with_sum=True),
-        "alternatives": stages_table(alternatives),
+        "stages": stages_table(stages),
         "sizes": sizes_table(record),
     }
