@@ -226,6 +226,7 @@ def test_the_panels_are_drawn(tmp_path, monkeypatch):
     assert seen["lr"].get_ylabel() == "validation roc auc, %"
     assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
     drawn = (tmp_path / "a.svg").read_text()
+    assert ">$" not in drawn  # powers of ten are typeset
     for text in ("three trials", *names, "trial", "best"):
         assert f">{text}</text>" in drawn
 

@@ -237,7 +237,18 @@ def metric(name: str, positive: int = 1) -> Metric:
     >>> metric("precision@2")(logits, labels, torch.ones(1, 3, dtype=torch.bool))
     tensor([0.5000])
     """
-    function = _plain_metric(name)
+    if match := _PRECISION.fullmatch(name):
+        function: Metric = functools.partial(precision_at, number=int(match[1]))
+    elif name.startswith("precision"):
+        raise SettingError(
+            f"Unknown metric '{name}'.",
+            "Give the number of nodes: precision@50 is the fraction of the rarer class among the "
+            "50 most likely nodes",
+        )
+    elif name not in METRICS:
+        raise SettingError.unknown("metric", name, [*METRICS, "precision@K"])
+    else:
+        function = METRICS[name]
     return functools.partial(_swap_classes, function) if positive == 0 else function
 
 
@@ -246,20 +257,6 @@ def _swap_classes(function: Metric, logits: Tensor, labels: Tensor, valid: Tenso
     if logits.shape[-1] != 2:
         return function(logits, labels, valid)
     return function(logits.flip(-1), 1 - labels, valid)
-
-
-def _plain_metric(name: str) -> Metric:
-    if match := _PRECISION.fullmatch(name):
-        return functools.partial(precision_at, number=int(match[1]))
-    if name.startswith("precision"):
-        raise SettingError(
-            f"Unknown metric '{name}'.",
-            "Give the number of nodes: precision@50 is the fraction of the rarer class among the "
-            "50 most likely nodes",
-        )
-    if name not in METRICS:
-        raise SettingError.unknown("metric", name, [*METRICS, "precision@K"])
-    return METRICS[name]
 
 
 def require_metric(name: str, num_classes: int, graph: str) -> None:

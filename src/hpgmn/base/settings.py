@@ -143,25 +143,24 @@ def allowed_values(info: dataclasses.Field[Any]) -> str:
     return "–"
 
 
+def _refusal(name: str, expected: str, value: Any) -> SettingError:
+    return SettingError(f"Setting '{name}' takes {expected} (got {value!r}).")
+
+
 def _number(name: str, value: Any, kind: type) -> Any:
-    if isinstance(value, bool):
-        raise SettingError(f"Setting '{name}' takes a number (got {value!r}).")
     try:
-        number = float(value)
+        number = float("" if isinstance(value, bool) else value)
     except (TypeError, ValueError, OverflowError):
-        raise SettingError(f"Setting '{name}' takes a number (got {value!r}).") from None
+        raise _refusal(name, "a number", value) from None
     if not math.isfinite(number):
-        raise SettingError(f"Setting '{name}' takes a finite number (got {value!r}).")
-    if kind is int:
-        if number != int(number):
-            raise SettingError(f"Setting '{name}' takes a whole number (got {value!r}).")
-        if abs(number) > _LARGEST_WHOLE:
-            raise SettingError(
-                f"Setting '{name}' takes a whole number of at most {_LARGEST_WHOLE:,} (got "
-                f"{value!r})."
-            )
-        return int(number)
-    return number
+        raise _refusal(name, "a finite number", value)
+    if kind is not int:
+        return number
+    if number != int(number):
+        raise _refusal(name, "a whole number", value)
+    if abs(number) > _LARGEST_WHOLE:
+        raise _refusal(name, f"a whole number of at most {_LARGEST_WHOLE:,}", value)
+    return int(number)
 
 
 def _boolean(name: str, value: Any) -> bool:
@@ -171,7 +170,7 @@ def _boolean(name: str, value: Any) -> bool:
     words |= {"false": False, "no": False, "off": False, "0": False}
     if str(value).lower() in words:
         return words[str(value).lower()]
-    raise SettingError(f"Setting '{name}' takes true or false (got {value!r}).")
+    raise _refusal(name, "true or false", value)
 
 
 def _parse_value(info: dataclasses.Field[Any], hint: Any, value: Any) -> Any:
@@ -183,19 +182,15 @@ def _parse_value(info: dataclasses.Field[Any], hint: Any, value: Any) -> Any:
         hint = typing.get_args(hint)[0]
     if typing.get_origin(hint) is tuple:
         if not isinstance(value, str | list | tuple):
-            raise SettingError(f"Setting '{name}' takes a list of names (got {value!r}).")
-        members = (
-            [part.strip() for part in value.split(",") if part.strip()]
-            if isinstance(value, str)
-            else list(value)
-        )
+            raise _refusal(name, "a list of names", value)
+        members = list(value)
+        if isinstance(value, str):
+            members = [part.strip() for part in value.split(",") if part.strip()]
         for member in members:
             if member not in meta["choices"]:
                 raise SettingError.unknown(f"value for '{name}':", member, meta["choices"])
         if not members or len(set(members)) != len(members):
-            raise SettingError(
-                f"Setting '{name}' takes distinct names, at least one (got {value!r})."
-            )
+            raise _refusal(name, "distinct names, at least one", value)
         return tuple(choice for choice in meta["choices"] if choice in members)
     if hint is bool:
         return _boolean(name, value)

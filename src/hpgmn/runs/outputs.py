@@ -32,7 +32,6 @@ from hpgmn.models.stage import Replica
 from hpgmn.runs.spec import RunSpec
 from hpgmn.training.checkpoint import read_tensors
 from hpgmn.training.checks import class_number
-from hpgmn.training.replicas import Fitted
 from hpgmn.training.saved import MODEL_FILE
 
 if TYPE_CHECKING:
@@ -40,6 +39,7 @@ if TYPE_CHECKING:
     import pyarrow.compute as pc
 
     from hpgmn.shards import Shards
+    from hpgmn.training.replicas import Fitted
 
 RESTORE = Remedy("Train again", option="overwrite", value=True) | "Restore the file"
 

@@ -189,16 +189,19 @@ def draw_sensitivity(
         trials: settings and score of the finished ones.
         path: the PNG file; the SVG file lies beside it.
     """
+    import matplotlib
+
     from hpgmn.report.plots import drawing
 
     width, height = 1.2 + 2.9 * len(names), 3.3
     with drawing(width, height, "hpgmn", (0.7, 0.2, 0.5, 0.5)) as figure:
+        matplotlib.rcParams["text.parse_math"] = True  # powers of ten on logarithmic axes
         row = figure.subplots(1, len(names), sharey=True, squeeze=False)[0]
         for axes, name in zip(row, names, strict=True):
             dots = [(float(values[name]), 100 * (score or 0.0)) for values, score in trials]
             _draw_panel(axes, dots, name)
         row[0].set_ylabel(f"validation {metric.replace('_', ' ')}, %")
-        figure.suptitle(title, x=0.01, ha="left")
+        figure.suptitle(title, x=0.01, ha="left", parse_math=False)
         figure.legend(*row[0].get_legend_handles_labels(), loc="upper right", ncols=2)
         no_metadata = dict.fromkeys(("Creator", "Date", "Format", "Type"))
         with warnings.catch_warnings():
