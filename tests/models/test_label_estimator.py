@@ -48,12 +48,6 @@ def test_pseudo_labels_are_true_on_train_nodes_and_predicted_elsewhere(small_gra
         assert (row[split.test] != small_graph.y[split.test]).all()
 
 
-def test_pseudo_labels_leave_the_train_labels_as_they_were():
-    train_labels = np.array([[-1, 1, -1]])
-    pseudo_labels(torch.eye(3)[None], train_labels)
-    assert train_labels.tolist() == [[-1, 1, -1]]
-
-
 def test_a_prediction_below_the_confidence_is_unknown_and_a_train_label_never():
     logits = torch.tensor([[2.0, 0.0, 0.0], [0.1, 0.0, 0.0], [0.0, 5.0, 0.0]]).expand(4, 3, 3)
     train_labels = np.full((4, 3), -1)
@@ -92,18 +86,6 @@ def test_the_estimator_learns_a_separable_problem(small_graph):
     guesses = estimator_logits(task, parameters).argmax(dim=-1).numpy()
     assert np.array_equal(guesses, np.stack([small_graph.y, small_graph.y]))
     assert np.array_equal(estimated_labels(task, parameters), guesses)
-
-
-def test_estimated_labels_do_not_depend_on_test_labels(small_graph):
-    test = small_graph.split(0).test
-    y = np.where(test, (small_graph.y + 1) % 3, small_graph.y)
-    other = Graph(small_graph.x, small_graph.edge_index, y).with_splits(small_graph.splits)
-    tasks = [task_of(graph) for graph in (small_graph, other)]
-    found = [trained(task).done["estimator"] for task in tasks]
-    for name, value in found[0].items():
-        assert torch.equal(value, found[1][name])
-    labels = [estimated_labels(task, done) for task, done in zip(tasks, found, strict=True)]
-    assert np.array_equal(labels[0], labels[1])
 
 
 @pytest.mark.parametrize("layers", [1, 2, 3])
@@ -162,15 +144,3 @@ def test_estimator_dropout_changes_training_but_not_evaluation(small_graph):
     task = task_of(small_graph, estimator_dropout=0.5)
     first = estimator_logits(task, states[1].done["estimator"])
     assert torch.equal(first, estimator_logits(task, states[1].done["estimator"]))
-
-
-@pytest.mark.parametrize("missing", [0, 2])
-def test_a_class_without_train_nodes_is_never_a_true_label(small_graph, missing):
-    split = small_graph.split(0)
-    train_mask = split.train & (small_graph.y != missing)
-    settings = HPGMNSettings(estimator_hidden=8, estimator_epochs=5)
-    task = make_task(small_graph, [Replica(0, 0, settings)], [(train_mask, split.val)], "cpu")
-    logits = estimator_logits(task, trained(task).done["estimator"])
-    assert logits.shape == (1, 18, 3)
-    assert logits.isfinite().all()
-    assert missing not in task.train_labels

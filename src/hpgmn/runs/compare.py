@@ -223,7 +223,7 @@ def _train_all(
                 run = job.run(monitor, resume=resume, overwrite=overwrite, report=report)
                 runs.append(run.metrics)
         except HPGMNError as error:
-            errors[model] = error
+            errors[model] = error.with_traceback(None)  # which would keep this frame alive
             logger.warning("Skipping %s: %s", model, error)
     if not runs:
         [model, first], *_ = errors.items()
@@ -247,7 +247,7 @@ def _train_unfinished(
                 stack.enter_context(lock_folder(job.folder))
                 prepare_folder(job.folder, job.spec, resume=resume, overwrite=overwrite)
             except HPGMNError as error:
-                failed[job.folder] = error
+                failed[job.folder] = error.with_traceback(None)
                 continue
             if not (job.folder / METRICS_FILE).exists():
                 stack.enter_context(interruptible(job.folder, monitor.notify))

@@ -156,11 +156,9 @@ class CsvTable(Table):
 
     def batches(self, read_as: ReadAs, rows: int = 1 << 16) -> Iterator[pa.RecordBatch]:
         """See ``Table``; text stays as it is written, numbers become float64."""
-        types = {
-            name: pa.string() if kind == TEXT else self.types[name]
-            for name, kind in read_as.items()
-        }
+        types: dict[str, pa.DataType] = {}
         for name, kind in read_as.items():
+            types[name] = pa.string() if kind == TEXT else self.types[name]
             if kind == NUMBER and not pa.types.is_boolean(types[name]):
                 types[name] = pa.float64()
         try:

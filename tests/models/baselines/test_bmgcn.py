@@ -13,7 +13,7 @@ from hpgmn.base.sparse import SparseMatrix
 from hpgmn.models import MODELS
 from hpgmn.models.baselines.bmgcn import block_matrix
 from hpgmn.models.hpgmn import estimator_logits
-from hpgmn.models.stage import Replica, load_parameters
+from hpgmn.models.stage import load_parameters
 
 Weights = dict[str, Tensor]
 
@@ -115,14 +115,6 @@ def test_gradients_flow_through_the_edge_weights_as_in_the_formula(build, self_l
             torch.testing.assert_close(gradient[replica], weight.grad, rtol=1e-3, atol=1e-4)
 
 
-def test_true_labels_are_read_on_train_nodes_only(build, wild_graph):
-    built = build("bmgcn")
-    train = wild_graph.split(0).train
-    labels = built.stage.inputs["labels"][0]
-    assert torch.equal(labels >= 0, torch.from_numpy(train))
-    assert np.array_equal(labels.numpy()[train], wild_graph.y[train])
-
-
 def test_blocks_of_hard_labels_count_edges_and_an_empty_class_has_zeros():
     edges = [(0, 1), (0, 2), (1, 2), (2, 3)]
     dense = torch.zeros(5, 5)
@@ -189,23 +181,6 @@ def test_training_drops_columns_and_entries(build, name):
     linked = np.setdiff1d(np.arange(23), built.task.graph.isolated_nodes)
     assert (noisy != whole.logits).any(dim=-1)[:, linked].all()
     assert torch.equal(built.logits, whole.logits)
-
-
-def test_replicas_have_their_own_weight_of_the_diagonal(build):
-    values = (0.5, 4.0)
-    one, other = (build("bmgcn", diagonal_weight=value) for value in values)
-    replicas = tuple(
-        Replica(0, seed, replace(one.task.settings[0], diagonal_weight=value))
-        for seed, value in enumerate(values)
-    )
-    task = replace(one.task, replicas=replicas)
-    stage = MODELS["bmgcn"].stages["main"](task, {"estimator": {}})
-    load_parameters(stage.model, dict(one.stage.model.named_parameters()))
-    with torch.no_grad():
-        found = stage.model(stage.inputs).logits
-    torch.testing.assert_close(found[0], one.logits[0])
-    torch.testing.assert_close(found[1], other.logits[1])
-    assert (one.logits[1] - other.logits[1]).abs().max() > 1e-3
 
 
 def test_a_graph_without_train_labels_is_predicted_too(build):

@@ -1,4 +1,4 @@
-"""DSSL: its encoder against PyTorch Geometric, its losses against loops over nodes and samples."""
+"""DSSL: its losses and encoders against loops over nodes and samples."""
 
 import math
 
@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
-from torch_geometric.nn import GCNConv
 
 from hpgmn.base.randomness import Noise
 from hpgmn.base.settings import make_settings
@@ -114,28 +113,6 @@ def looped_losses(stage, task, replica, noise):
     return {name: torch.stack(values).mean() for name, values in found.items()}
 
 
-@pytest.mark.parametrize("layers", [1, 2, 3])
-def test_the_encoders_are_pygs_gcn(wild_graph, layers):
-    task = task_of(wild_graph, layers=layers)
-    stage = representation(task)
-    edge_index = torch.from_numpy(wild_graph.adjacency("undirected").toarray()).nonzero().T
-    attributes, propagation = stage.inputs["attributes"], stage.inputs["propagation"]
-    for place in ("online", "target"):
-        with torch.no_grad():
-            found = getattr(stage.model, place)(attributes, propagation, None, place)
-        for replica in range(2):
-            own = parameters_of(stage, replica)
-            hidden = dense(wild_graph)
-            for number in range(layers):
-                weight = own[f"{place}.convolve.{number}.weight"]
-                convolution = GCNConv(*weight.shape)
-                with torch.no_grad():
-                    convolution.lin.weight.copy_(weight.T)
-                    convolution.bias.copy_(own[f"{place}.convolve.{number}.bias"][0])
-                    hidden = convolution(hidden.relu() if number else hidden, edge_index)
-            torch.testing.assert_close(found[replica], hidden, rtol=1e-4, atol=1e-5)
-
-
 @pytest.mark.parametrize(
     "settings",
     [
@@ -171,23 +148,6 @@ def test_the_losses_are_those_of_a_loop_over_nodes_and_samples(wild_graph, setti
             assert found.grad is None
         else:
             torch.testing.assert_close(found.grad, expected.grad, rtol=1e-3, atol=1e-5)
-
-
-def test_replicas_do_not_mix(wild_graph):
-    own = ({"dropout": 0.2, "prototype_temperature": 2.0}, {"dropout": 0.6})
-    task = task_of(wild_graph, *own, attributes_dropout=0.3)
-    stage = representation(task)
-    together = stage.model(stage.inputs, Noise(task.keys("representation"), 2), penalties=True)
-    together.penalties["prediction"][0].backward()
-    for parameter in stage.model.parameters():
-        assert parameter.grad is None or not parameter.grad[1].any()
-    alone_task = task.subset([0])
-    alone = representation(alone_task)
-    noise = Noise(alone_task.keys("representation"), 2)
-    output = alone.model(alone.inputs, noise, penalties=True)
-    torch.testing.assert_close(output.logits[0], together.logits[0], rtol=1e-4, atol=1e-5)
-    for name, loss in output.penalties.items():
-        torch.testing.assert_close(loss[0], together.penalties[name][0], rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", ["dropout", "attributes_dropout"])
