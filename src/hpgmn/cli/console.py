@@ -59,7 +59,7 @@ def print_table(
     padding: int = 2,
     width: int | None = None,
 ) -> None:
-    """Print a table, with lines or, to fit 80 columns, without; numbers are aligned right, names left."""
+    """Print a table, with lines or, to fit 80 columns, without; numbers are aligned right."""
     table = Table(title=title)
     if not has_lines:
         table = Table(title=title, box=None, padding=(0, padding, 0, 0), header_style="dim")
