@@ -271,12 +271,12 @@ def test_resuming_with_other_versions_warns_and_keeps_the_record_of_the_start(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(module, "made_with_shards", lambda *_: {"torch": "1.0"})
+        patch.setattr(module, "shard_environment", lambda *_: {"torch": "1.0"})
         patch.setattr(module._RankRun, "_score", crash)
         with pytest.raises(KeyboardInterrupt):
             run_on_shards(spec, shards, out, Ranks())
     assert "torch" not in caplog.text
-    monkeypatch.setattr(module, "made_with_shards", lambda *_: {"torch": "2.0"})
+    monkeypatch.setattr(module, "shard_environment", lambda *_: {"torch": "2.0"})
     metrics = run_on_shards(spec, shards, out, Ranks())
     assert metrics is not None
     assert read_yaml(out / "config.yaml")["made_with"] == {"torch": "1.0"}

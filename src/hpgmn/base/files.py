@@ -290,12 +290,11 @@ def remove_stale_drafts(
     """
     prefix = "." if name is None else f".{name}."
     with contextlib.suppress(OSError):  # repeated with the next draft
-        for entry in list(os.scandir(folder)):
-            is_candidate = entry.name.startswith(prefix) and is_draft(entry.name)
-            if is_candidate and entry.is_dir(follow_symlinks=False):
-                age = time.time() - _last_change(Path(entry.path))
-                if age >= older_than:
-                    shutil.rmtree(entry.path, ignore_errors=True)
+        for path in folder.iterdir():
+            is_named_draft = path.name.startswith(prefix) and is_draft(path.name)
+            is_folder = is_named_draft and path.is_dir() and not path.is_symlink()
+            if is_folder and time.time() - _last_change(path) >= older_than:
+                shutil.rmtree(path, ignore_errors=True)
 
 
 def _last_change(folder: Path) -> float:

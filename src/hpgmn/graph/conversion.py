@@ -167,7 +167,7 @@ def read_graph_tables(
     data = read_tables(tables, progress, log, onto=onto, earlier_ids=earlier_ids)
     progress("Checking the graph", 0, None)
     if onto is not None:
-        return _extended(onto, data, name)
+        return _extend(onto, data, name)
     graph = cls(
         data.x,
         SortedEdges.of(data.edge_index, len(data.x), data.edge_weight),
@@ -183,7 +183,7 @@ def read_graph_tables(
     return graph
 
 
-def _extended(graph: Any, new: TableData, name: str) -> Any:
+def _extend(graph: Any, new: TableData, name: str) -> Any:
     """Return the graph with new nodes after its own; they are in no part of its splits."""
     from hpgmn.tables.preparation import Preparation
     from hpgmn.tables.reading import log_degrees

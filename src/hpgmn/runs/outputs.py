@@ -98,7 +98,7 @@ def graph_summary(graph: Graph | Shards, homophily: float | None) -> dict[str, A
 def run_metrics(
     spec: RunSpec, result: TrainingResult, graph: str, summary: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return the content of ``metrics.json``; the only place that reads test labels.
+    """Return the content of ``metrics.json``, where test nodes are scored.
 
     Args:
         graph: its name.

@@ -160,7 +160,7 @@ def refuse_other(path: Path, before: Mapping[str, Any], now: Mapping[str, Any]) 
         return
     differences = [
         f"{'fixed settings' if name == 'fixed' else name} "
-        f"({_shown(before.get(name))}, now {_shown(now.get(name))})"
+        f"({_format_value(before.get(name))}, now {_format_value(now.get(name))})"
         for name in changed
         if name not in _UNSHOWN
     ] or [f"{_UNSHOWN[name]} changed" for name in changed]
@@ -170,9 +170,9 @@ def refuse_other(path: Path, before: Mapping[str, Any], now: Mapping[str, Any]) 
     )
 
 
-def _shown(value: Any) -> str:
+def _format_value(value: Any) -> str:
     if isinstance(value, dict):
-        return " ".join(f"{name}={_shown(part)}" for name, part in value.items()) or "none"
+        return " ".join(f"{name}={_format_value(part)}" for name, part in value.items()) or "none"
     return format_setting(value)
 
 
