@@ -214,6 +214,7 @@ def require_entries(path: Path, content: Mapping[str, Any], names: Sequence[str]
 _PREDICTION_COLUMNS = ("split", "seed", "node", "role", "label", "prediction")
 _TEXT_COLUMNS = ("role", "label", "prediction")
 
+
 @dataclass(frozen=True)
 class NodeTable:
     """The columns of predictions that do not depend on the model.
