@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from hpgmn.base.errors import HPGMNError
-from hpgmn.base.files import with_checksum
+from hpgmn.base.files import read_tensors, with_checksum, write_tensors
 from hpgmn.base.metrics import fit_temperature
 from hpgmn.base.settings import read_yaml, settings_dict
 from hpgmn.graph import Graph
@@ -23,7 +23,6 @@ from hpgmn.runs.fit import fit_run, make_monitor
 from hpgmn.runs.folder import prepare_folder, write_config
 from hpgmn.runs.outputs import read_metrics
 from hpgmn.runs.spec import RunSpec
-from hpgmn.training.checkpoint import read_tensors, write_tensors
 from hpgmn.training.replicas import Progress
 from hpgmn.training.saved import SavedModel
 from hpgmn.training.state import read_seconds

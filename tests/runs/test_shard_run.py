@@ -17,6 +17,7 @@ from tests.conftest import environment
 
 import hpgmn as package
 from hpgmn.base.errors import HPGMNError, SettingError
+from hpgmn.base.files import read_tensors, write_tensors
 from hpgmn.base.metrics import calibrated_probabilities
 from hpgmn.base.settings import read_yaml
 from hpgmn.cli import main
@@ -25,7 +26,6 @@ from hpgmn.runs.folder import prepare_folder
 from hpgmn.runs.outputs import read_metrics
 from hpgmn.runs.shard_run import ShardTraining, count_labels, run_on_shards, shard_spec
 from hpgmn.shards import Shards
-from hpgmn.training.checkpoint import read_tensors, write_tensors
 from hpgmn.training.ranks import Ranks
 from hpgmn.training.saved import SavedModel
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from hpgmn.base.errors import HPGMNError
-from hpgmn.base.files import json_digest
+from hpgmn.base.files import json_digest, read_tensors
 from hpgmn.base.machine import reset_peak_memory
 from hpgmn.base.parsing import read_json
 from hpgmn.base.settings import make_settings, read_yaml
@@ -37,7 +37,6 @@ from hpgmn.runs.outputs import (
     write_predictions,
 )
 from hpgmn.runs.spec import CONFIG_FILE, RunSpec, check_run, run_environment
-from hpgmn.training.checkpoint import read_tensors
 from hpgmn.training.checks import class_number
 from hpgmn.training.replicas import Fitted, Progress, fit_replicas
 from hpgmn.training.saved import MODEL_FILE, SavedModel

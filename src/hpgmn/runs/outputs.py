@@ -19,6 +19,7 @@ from hpgmn.base.files import (
     RUN_FORMAT,
     atomic_write,
     check_format,
+    read_tensors,
     verify_run_checksum,
     with_checksum,
     write_text,
@@ -30,7 +31,6 @@ from hpgmn.base.version import __version__
 from hpgmn.graph import Array, Graph, Split
 from hpgmn.models.stage import Replica
 from hpgmn.runs.spec import RunSpec
-from hpgmn.training.checkpoint import read_tensors
 from hpgmn.training.checks import class_number
 from hpgmn.training.saved import MODEL_FILE
 

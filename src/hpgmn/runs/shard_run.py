@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from hpgmn.base.errors import HPGMNError, Remedy, SettingError
-from hpgmn.base.files import atomic_write, lock_folder
+from hpgmn.base.files import atomic_write, lock_folder, read_tensors
 from hpgmn.base.metrics import (
     calibrated_probabilities,
     fit_temperatures,
@@ -54,7 +54,6 @@ from hpgmn.runs.outputs import (
 from hpgmn.runs.spec import RunSpec, changes, check_seeds, machine_environment
 from hpgmn.shards import ESTIMATOR_FILE, Shards
 from hpgmn.statistics import StatisticsSettings
-from hpgmn.training.checkpoint import read_tensors
 from hpgmn.training.checks import (
     LabelCounts,
     check_counts,

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from hpgmn.base.errors import Remedy, SettingError
 from hpgmn.base.files import lock_folder
 from hpgmn.graph import Graph, Split
-from hpgmn.graph.datasets import DATASETS, check_column_options, load
+from hpgmn.graph.datasets import DATASETS, load
 from hpgmn.models import find_model, has_settings_for, is_custom, read_config
 from hpgmn.runs.fit import FittedRun, Monitor, ProgressCallback, fit_run, make_monitor
 from hpgmn.runs.folder import (
@@ -184,7 +184,12 @@ def open_graph(
             "No graph is given.",
             "Name a dataset, a graph file or tables, or use the config.yaml of a run",
         )
-    options["tables"] = check_column_options({**options.get("tables", {}), **(columns or {})})
+    tables = {**options.get("tables", {}), **(columns or {})}
+    if tables:
+        from hpgmn.tables.columns import check_column_options
+
+        tables = check_column_options(tables, "entry of tables:")
+    options["tables"] = tables
     loaded = load(
         source,
         options.get("protocol"),

@@ -51,6 +51,17 @@ class ColumnOptions(TypedDict, total=False):
     directed: bool | None
 
 
+def check_column_options(
+    options: Mapping[str, Any] | ColumnOptions, kind: str = "option of columns"
+) -> dict[str, Any]:
+    """Return the options as a dictionary; refuse unknown names."""
+    known = sorted(ColumnOptions.__annotations__)
+    for name in options:
+        if name not in known:
+            raise SettingError.unknown(kind, str(name), known)
+    return dict(options)
+
+
 @dataclass(frozen=True)
 class Columns:
     """What the user says about the columns.
@@ -264,7 +275,7 @@ def assign_roles(
                 first, second = [role for role in group if roles[role] == name][:2]
                 raise SettingError(
                     f"Column '{name}' cannot be both {first} and {second}.",
-                    _name_column(f"Name another column for the {second}", second),
+                    column_remedy(f"Name another column for the {second}", second),
                 )
     reserved = [roles[role] for role in _NODE_ROLES if roles[role] is not None]
     if columns.split_by is not None:
@@ -382,7 +393,7 @@ def _find(table: Table, role: str, name: str | None) -> Any:
         raise GraphError(
             f"{table.label} has no column for the {role} ({', '.join(NAMES[role])}); its columns "
             f"are {list_names(table.types, _MAX_LISTED, '')}.",
-            _name_column("Name the column", role),
+            column_remedy("Name the column", role),
         )
     return None
 
@@ -412,16 +423,13 @@ def _require_column(table: Table, option: str, name: str) -> str:
 def _column_in_use(option: str, name: str, table: Table) -> SettingError:
     return SettingError(
         f"Column '{name}' of {table.label} already has another role.",
-        _name_column("Choose another column", option),
+        column_remedy("Choose another column", option),
     )
 
 
-def _name_column(action: str, option: str) -> Remedy:
+def column_remedy(action: str, option: str) -> Remedy:
+    """Return a remedy that names an option of columns."""
     return Remedy(action, option=option, flag=_FLAGS.get(option))
-
-
-def _list_columns(table: Table) -> str:
-    return list_names(table.types, _MAX_LISTED, quote="")
 
 
 def _attributes(
