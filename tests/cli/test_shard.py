@@ -201,7 +201,7 @@ def test_the_run_must_be_one_on_the_graph(tmp_path, small_graph, name, capsys):
         (["--labels", "true"], "the folder of a finished run, or an existing FILE.npy"),
         (["--labels", "BAD"], "is no array of plain numbers"),
         (["--labels", "FLOATS"], "must hold whole numbers"),
-        (["--set", "refinement=true"], "Set refinement=false."),
+        (["--set", "refinement=true"], "(--set refinement=false)."),
     ],
 )
 def test_mistakes_are_one_sentence(tmp_path, small_graph, capsys, options, message):

@@ -96,7 +96,7 @@ def test_statistics_of_a_second_training_are_refused(hpgmn, graph_file, labels):
     options = ["--labels", labels, "--set", "refinement=true"]
     answer = hpgmn("statistics", graph_file, "--out", "s.npz", *options)
     assert answer.code == 2
-    assert "Leave refinement out" in answer.err
+    assert "(--set refinement=false)" in answer.err
     assert not Path("s.npz").exists()
 
 

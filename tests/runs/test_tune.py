@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import hpgmn
-from hpgmn.base.errors import HPGMNError
+from hpgmn.base.errors import HPGMNError, Remedy
 from hpgmn.engines.processes import LocalEngine
 from hpgmn.graph import Graph
 from hpgmn.runs import tune as module
@@ -272,8 +272,12 @@ def test_options_complete_the_search(small_graph):
 def test_a_search_in_which_nothing_can_be_trained_reports_the_first_error(
     small_graph, tmp_path, monkeypatch
 ):
-    failing(monkeypatch, HPGMNError("Out of memory."))
-    with pytest.raises(HPGMNError, match="The first error: Out of mem"):
+    remedy = Remedy("Train in batches", setting="batch_size", value=8)
+    failing(monkeypatch, HPGMNError("Out of memory.", remedy))
+    with pytest.raises(HPGMNError, match="The first error: Out of mem") as caught:
+        hpgmn.tune(small_graph, 2, study=tmp_path / "a.db", **QUICK)
+    assert caught.value.remedy == remedy
+    with pytest.raises(HPGMNError, match="The first error: Out of mem"):  # that of the study
         hpgmn.tune(small_graph, 2, study=tmp_path / "a.db", **QUICK)
 
 

@@ -282,7 +282,7 @@ def test_other_work_in_the_folder_is_refused(tmp_path, make_graph):
         ({"labels": np.full(60, 3)}, "numbers of the 3 classes"),
         ({"split": 2}, r"split must be 0 to 1 on this graph \(got 2\)"),
         ({"ranges": 61}, "between 1 range and one for each node, 60"),
-        ({"settings": dataclasses.replace(SMALL, soft_counts=True)}, "soft_counts=false"),
+        ({"settings": dataclasses.replace(SMALL, soft_counts=True)}, "soft_counts=False"),
         ({"settings": dataclasses.replace(SMALL, diffusion_form="dense")}, "auto, sketch, topk"),
         (
             {"settings": dataclasses.replace(SMALL, statistics=("neighbor_attributes",))},

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hpgmn.base.errors import DataNotFoundError, HPGMNError, SettingError
+from hpgmn.base.errors import DataNotFoundError, HPGMNError, Remedy, SettingError
 from hpgmn.cli.console import say, step_progress
 from hpgmn.cli.options import Address, EngineName, Settings, check_engine, open_engine
 
@@ -64,7 +64,7 @@ def shard(
         raise SettingError(
             "Shards are computed from labels or from the label estimator's pseudo-labels, not "
             "from those of a first training.",
-            "Set refinement=false.",
+            Remedy("Compute them without it", setting="refinement", value=False),
         )
     size = int(memory * 2**30)
     source = _source(graph)

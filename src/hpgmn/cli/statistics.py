@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from hpgmn.base.errors import HPGMNError, SettingError
+from hpgmn.base.errors import HPGMNError, Remedy, SettingError
 from hpgmn.base.files import atomic_write
 from hpgmn.cli.console import say
 from hpgmn.cli.options import GraphSource, Settings
@@ -60,7 +60,7 @@ def statistics(
         raise SettingError(
             "Statistics are computed from labels or from the label estimator's pseudo-labels, "
             "not from those of a first training.",
-            "Leave refinement out.",
+            Remedy("Compute them without it", setting="refinement", value=False),
         )
     known, shares = loaded.y, None
     if labels == "estimated":

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from hpgmn.base.errors import Remedy, SettingError, format_setting
+from hpgmn.base.errors import HPGMNError, Remedy, SettingError, format_setting
 from hpgmn.base.settings import make_settings, settings_dict, to_plain
 from hpgmn.graph import Graph
 from hpgmn.graph.graph import search_content
@@ -139,6 +139,7 @@ class Search:
         from optuna.trial import TrialState
 
         self.study, self.spec, self.graph = study, spec, graph
+        self.errors: dict[int, HPGMNError] = {}  # by trial; the study holds their text
         self._workers = workers
         self._choices = spec.choices(graph)
         self._base = read_config("paper")["settings"] if spec.space == "paper" else {}
@@ -264,12 +265,13 @@ class Search:
 
         self.study.tell(trial, state=TrialState.PRUNED)
 
-    def fail(self, trial: Trial, error: str | None = None) -> None:
+    def fail(self, trial: Trial, error: HPGMNError | None = None) -> None:
         """Record an interrupted trial, which is repeated, or why a trial cannot be trained."""
         from optuna.trial import TrialState
 
         if error is not None:
-            trial.set_user_attr("error", error)
+            self.errors[trial.number] = error
+            trial.set_user_attr("error", str(error))
         self.study.tell(trial, state=TrialState.FAIL)
 
 

@@ -186,8 +186,9 @@ def tune(
         )
         if not result.content["trials"]["finished"]:
             for trial in opened.get_trials(deepcopy=False):
-                if (error := trial.user_attrs.get("error")) is not None:
-                    raise HPGMNError(f"No trial could be trained. The first error: {error}")
+                if (text := trial.user_attrs.get("error")) is not None:
+                    error = search.errors.get(trial.number, HPGMNError(text))
+                    raise error.prefixed("No trial could be trained. The first error: ")
         return result
 
 
@@ -335,7 +336,7 @@ class _PrunedTrialError(Exception):
 def trial_task(
     argument: tuple[TuneSpec, Mapping[str, Any]], graph: Graph, line: Channel
 ) -> tuple[str, Any]:
-    """Train one trial; return "done", "pruned" or "error", and the record or the message.
+    """Train one trial; return "done", "pruned" or "error", and the record or the error.
 
     Args:
         argument: what is searched, and the settings of the trial.
@@ -378,5 +379,5 @@ def trial_task(
     except _PrunedTrialError:
         return "pruned", None
     except HPGMNError as error:
-        return "error", str(error)
+        return "error", error
     return "done", record

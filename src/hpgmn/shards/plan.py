@@ -224,7 +224,10 @@ def resolve_forms(settings: Any, shape: tuple[int, int], num_classes: int, *, sp
             "Leave them out of statistics.",
         )
     if settings.soft_counts:
-        raise SettingError("Shards count neighbours by their labels.", "Set soft_counts=false.")
+        raise SettingError(
+            "Shards count neighbours by their labels, not by the shares of classes.",
+            Remedy("Count labels", setting="soft_counts", value=False),
+        )
     means, diffusion = settings.class_means_form, settings.diffusion_form
     if means == "auto":
         rows = 2 * shape[0] * shape[1] * num_classes
