@@ -294,7 +294,7 @@ def _plan(
         stored = verify_run_checksum(stored)
         stored_identity, plan = stored["identity"], stored["plan"]
     except (OSError, ValueError, KeyError, AttributeError) as error:
-        raise damaged_file(path, str(error)) from None
+        raise damaged_file(path, f"is damaged or not an hpgmn file ({error})") from None
     require_identity(stored_identity, identity, folder)
     return plan
 
