@@ -8,12 +8,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from hpgmn.base.errors import HPGMNError, Remedy, SettingError
+from hpgmn.base.errors import SettingError
 from hpgmn.base.settings import make_settings
 from hpgmn.graph.files import FOLDER_ENDING, is_graph_folder, write_graph
 from hpgmn.graph.synthetic import trading_network
 from hpgmn.models import find_model
-from hpgmn_lab.bench.process import run_task
+from hpgmn_lab.bench.process import run_task, say
 from hpgmn_lab.bench.records import Record, read_record, write_record
 
 NUM_CLASSES = 5
@@ -53,11 +53,7 @@ def large_settings(changes: Mapping[str, Any]) -> Any:
 
 @dataclass(frozen=True)
 class GraphSpec:
-    """The parameters of a generated graph; they determine every bit of it.
-
-    Attributes:
-        degree: the mean number of outgoing edges of a node.
-    """
+    """The parameters of a generated graph; ``degree`` is the mean number of outgoing edges."""
 
     nodes: int
     degree: float = 10.0
@@ -94,17 +90,14 @@ class GraphSpec:
 
 
 def generate(spec: GraphSpec, folder: Path) -> Record:
-    """Write a generated graph into a folder of graphs unless it is there.
-
-    Returns:
-        Its parameters, the best possible accuracy, the seconds it took, and its path.
-    """
+    """Write a generated graph into a folder of graphs unless it is there; return its facts."""
     path = folder / f"{spec.name}{FOLDER_ENDING}"
     facts = path.with_suffix(".json")
     if facts.is_file() and is_graph_folder(path):
         record = read_record(facts)
         if record.get("parameters") == spec.parameters:
             return record | {"path": str(path)}
+    say(f"{spec.nodes:,} nodes: generating the graph")
     return run_task("graph", spec=asdict(spec), folder=str(folder))
 
 
@@ -115,18 +108,12 @@ def write_generated(spec: dict[str, Any], folder: str) -> Record:
     facts = path.with_suffix(".json")
     started = time.perf_counter()
     generated = trading_network(**requested.parameters)
-    try:
-        facts.unlink(missing_ok=True)
-        write_graph(generated.graph, path)
-        record = {
-            "parameters": requested.parameters,
-            "best_accuracy": generated.best_accuracy,
-            "seconds": time.perf_counter() - started,
-        }
-        write_record(record, facts)
-    except OSError as error:
-        raise HPGMNError(
-            f"Cannot write into the folder {folder} ({error.strerror or error}).",
-            Remedy("Choose another folder", option="graphs"),
-        ) from None
+    facts.unlink(missing_ok=True)
+    write_graph(generated.graph, path)
+    record = {
+        "parameters": requested.parameters,
+        "best_accuracy": generated.best_accuracy,
+        "seconds": time.perf_counter() - started,
+    }
+    write_record(record, facts)
     return record | {"path": str(path)}

@@ -113,7 +113,10 @@ def measure(
         for name in names
     }
     if graph is None:
-        source, facts = _generated(GraphSpec(nodes, degree, attributes, seed), call)
+        spec = GraphSpec(nodes, degree, attributes, seed)
+        made = generate(spec, call.graph_folder)
+        source, facts = made["path"], {"name": spec.name, "parameters": made["parameters"]}
+        facts["best_accuracy"] = made["best_accuracy"]
     else:
         loaded = load(graph)
         check_split(loaded, loaded.split(split), split)
@@ -140,14 +143,6 @@ def measure(
             say(f"{label(name)}: {error.message}")
             record["models"][name] = {"failed": error.message}
     return record
-
-
-def _generated(spec: GraphSpec, call: Call) -> tuple[str, Record]:
-    """Return the path of a generated graph, and its facts for the record."""
-    say(f"{spec.nodes:,} nodes: generating the graph")
-    facts = generate(spec, call.graph_folder)
-    keys = ("parameters", "best_accuracy")
-    return facts["path"], {"name": spec.name} | {key: facts[key] for key in keys}
 
 
 # Read the record.

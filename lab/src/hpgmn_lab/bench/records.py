@@ -25,11 +25,7 @@ GIB = 2**30
 class Call:
     """How a benchmark was called.
 
-    Attributes:
-        command: the command line that measures the record again.
-        device: "cpu" or "cuda".
-        out: the folder of the record and of intermediate results.
-        graphs: the folder of generated graphs; None for one inside ``out``.
+    ``command`` measures the record again; ``out`` also holds intermediate results.
     """
 
     command: str
@@ -39,7 +35,7 @@ class Call:
 
     @property
     def graph_folder(self) -> Path:
-        """Return the folder of generated graphs."""
+        """Return the folder of generated graphs, by default inside ``out``."""
         return self.graphs or self.out / "graphs"
 
 
@@ -143,10 +139,8 @@ class Bar:
     """A requirement on a measured quantity.
 
     Attributes:
-        what: the quantity.
         value: the measured value; None if it is missing.
         required: the largest value, or the smallest unless ``at_most``.
-        unit: of both.
         why_missing: the verdict on a missing value.
         excuse: the verdict if the bar is missed but that is acceptable.
     """
@@ -174,11 +168,7 @@ class Bar:
 
 @dataclass(frozen=True)
 class Table:
-    """A table of text, printed on the terminal and in Markdown.
-
-    Attributes:
-        title: a line above the table; may be empty.
-    """
+    """A table of text, printed on the terminal and in Markdown below its title, if any."""
 
     columns: Sequence[str]
     rows: Sequence[Sequence[str]]
