@@ -63,8 +63,7 @@ class GraphSpec:
     def __post_init__(self) -> None:
         minimum = {"nodes": 20 * NUM_CLASSES, "degree": 1, "attributes": 2, "seed": 0}
         for name, least in minimum.items():
-            if getattr(self, name) < least:
-                value = getattr(self, name)
+            if (value := getattr(self, name)) < least:
                 raise SettingError(f"--{name} must be at least {least} (got {value:g}).")
 
     @property

@@ -54,12 +54,9 @@ def benchmarks_page(records: Mapping[str, Record], pictures: Path) -> str:
 def _section(name: str, record: Record, pictures: Path) -> Record:
     benchmark = record["benchmark"]
     module = yardstick if benchmark in COMPARED else load_module(benchmark)
-    command = record.get("command")
-    if command is None:  # absent in the oldest
-        command = module.command_for(record["repeats"])
     return {
         "machine": machine_name(record),
-        "command": command,
+        "command": record.get("command") or module.command_for(record["repeats"]),  # the oldest
         "environment": environment_text(record),
         "tables": [table.markdown() for table in module.tables(record)],
         "picture": f"{PICTURES}/{name}.svg" if (pictures / f"{name}.svg").is_file() else None,

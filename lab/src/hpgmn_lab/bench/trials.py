@@ -115,10 +115,8 @@ def run_trials(
     """
     entry = find_model(model.removeprefix(PYG))
     fit = pyg_fit(model.removeprefix(PYG)) if model.startswith(PYG) else partial(_fit, model)
-    tiny = trading_network(200, num_features=4).graph
-    fit(
-        make_settings(entry.settings, candidates[0] | {"epochs": 1}), Assignment(tiny, 0, 0, device)
-    )
+    tiny = Assignment(trading_network(200, num_features=4).graph, 0, 0, device)
+    fit(make_settings(entry.settings, candidates[0] | {"epochs": 1}), tiny)  # the warm-up
     graph = load(source)
     edges = graph.num_edges  # merges the edges into the adjacency, for every model alike
     meter, lines = Meter(device), ProgressLines(label(model))
