@@ -14,7 +14,7 @@ from hpgmn.graph.files import FOLDER_ENDING, is_graph_folder, write_graph
 from hpgmn.graph.synthetic import trading_network
 from hpgmn.models import find_model
 from hpgmn_lab.bench.process import run_task, say
-from hpgmn_lab.bench.records import Record, read_record, write_record
+from hpgmn_lab.bench.records import Record, make_folder, read_record, write_record
 
 NUM_CLASSES = 5
 FRACTIONS = (0.5, 0.2, 0.3)
@@ -96,6 +96,7 @@ def generate(spec: GraphSpec, folder: Path) -> Record:
         record = read_record(facts)
         if record.get("parameters") == spec.parameters:
             return record | {"path": str(path)}
+    make_folder(folder, option="graphs")
     say(f"{spec.nodes:,} nodes: generating the graph")
     return run_task("graph", spec=asdict(spec), folder=str(folder))
 

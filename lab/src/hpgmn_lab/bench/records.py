@@ -87,8 +87,8 @@ def _all_cores_taken(content: Any) -> Iterator[float]:
         yield from _all_cores_taken(member)
 
 
-def make_folder(folder: Path) -> None:
-    """Create a folder and check that it is writable, before anything is measured."""
+def make_folder(folder: Path, option: str = "out") -> None:
+    """Create the folder of an option and check that it is writable, before any measurement."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         probe = folder / ".writable"
@@ -97,7 +97,7 @@ def make_folder(folder: Path) -> None:
     except OSError as error:
         raise HPGMNError(
             f"Cannot write into the folder {folder} ({error.strerror or error}).",
-            Remedy("Choose another folder", option="out"),
+            Remedy("Choose another folder", option=option),
         ) from None
 
 
