@@ -34,7 +34,7 @@ def models_table() -> str:
     from hpgmn.models import MODELS
 
     rows = [(f"`{one.name}`", one.summary, one.citation) for one in MODELS.values()]
-    return _table(("name", "what it is", "source"), rows)
+    return _table(("name", "description", "source"), rows)
 
 
 TABLES = {"settings": settings_table, "models": models_table}

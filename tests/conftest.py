@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 
 import hpgmn as package
+from hpgmn.base.files import write_tensors
 from hpgmn.base.settings import make_settings
 from hpgmn.models.hpgmn import ENTRY, estimator_logits, pseudo_labels
 from hpgmn.models.stage import Replica, logits, make_task
 from hpgmn.shards import ESTIMATOR_FILE, shard
 from hpgmn.shards.files import write_array
-from hpgmn.training.checkpoint import write_tensors
 from hpgmn.training.trainer import train
 
 SOURCE = Path(package.__file__).parents[1]

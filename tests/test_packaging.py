@@ -27,7 +27,7 @@ class Installed:
     site_packages: Path
 
     def run(self, *arguments, cwd):
-        """Run the environment's Python without anything of ours in its surroundings."""
+        """Run the environment's Python without anything of ours in its machine_environment."""
         ours = ("PYTHONPATH", "PYTHONHOME", "HPGMN_DATA", "VIRTUAL_ENV")
         return checked(
             [self.python, *arguments], cwd, {k: os.environ[k] for k in os.environ if k not in ours}

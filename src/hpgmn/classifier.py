@@ -187,7 +187,7 @@ class HPGMNClassifier:
                 raise SettingError(f"{name} must be a name (got {getattr(self, name)!r}).")
         _require_device(self.device)
 
-    def _fitted(self) -> SavedModel:
+    def _require_fitted(self) -> SavedModel:
         if not hasattr(self, "saved_"):
             raise HPGMNError("This HPGMNClassifier is not fitted.", "Call fit(graph) first")
         _require_device(self.device)
@@ -195,17 +195,19 @@ class HPGMNClassifier:
 
     def predict_proba(self, graph: Graph) -> Array:
         """Return the (N, C) class probabilities of every node, of this graph or another."""
-        saved = self._fitted()
+        saved = self._require_fitted()
         logits = saved.logits(graph, self.device)
         return np.asarray(calibrated_probabilities(logits, saved.temperatures)[0].numpy())
 
     def predict(self, graph: Graph) -> Array:
         """Return the (N,) class number of every node; ``classes_`` has the names."""
-        return np.asarray(self._fitted().logits(graph, self.device)[0].argmax(dim=-1).numpy())
+        return np.asarray(
+            self._require_fitted().logits(graph, self.device)[0].argmax(dim=-1).numpy()
+        )
 
     def score(self, graph: Graph, mask: Array | None = None) -> float:
         """Return the metric on the labelled nodes of a mask (all labelled nodes without one)."""
-        saved = self._fitted()
+        saved = self._require_fitted()
         chosen = graph.y >= 0
         if mask is not None:
             if np.shape(mask) != chosen.shape:
@@ -243,14 +245,14 @@ class HPGMNClassifier:
             graph: the training graph or another.
             node: the node's id (its position where the graph has no ids); None for the model.
         """
-        saved = self._fitted()
+        saved = self._require_fitted()
         if node is None:
             return explain_model(saved, graph, device=self.device)
         return explain_node(saved, graph, node, device=self.device)
 
     def save(self, folder: str | Path) -> None:
         """Write the trained model into a folder."""
-        saved, target = self._fitted(), Path(folder)
+        saved, target = self._require_fitted(), Path(folder)
         try:
             target.mkdir(parents=True, exist_ok=True)
         except OSError as error:

@@ -143,17 +143,17 @@ def test_no_entry_of_an_archive_hides_in_the_one_before(tmp_path, field):
 def test_a_model_beyond_memory_says_so(tmp_path, monkeypatch):
     import torch
 
-    from hpgmn.training import checkpoint
+    from hpgmn.base import files
 
     path = tmp_path / "a.safetensors"
-    checkpoint.write_tensors(path, {"a": torch.zeros(3), "b": torch.zeros(2)}, {"x": 1})
-    assert checkpoint.read_tensors(path)[1] == {"x": 1}
-    monkeypatch.setattr(checkpoint, "MOST_TENSORS", 1)
+    files.write_tensors(path, {"a": torch.zeros(3), "b": torch.zeros(2)}, {"x": 1})
+    assert files.read_tensors(path)[1] == {"x": 1}
+    monkeypatch.setattr(files, "MOST_TENSORS", 1)
     with pytest.raises(HPGMNError, match=r"it declares 2 tensors\. Free some memory"):
-        checkpoint.read_tensors(path)
+        files.read_tensors(path)
     monkeypatch.setattr(parsing, "free_host_bytes", lambda: 10)
     with pytest.raises(HPGMNError, match=r"cannot be read: it takes .* Free some memory, or use"):
-        checkpoint.read_tensors(path)
+        files.read_tensors(path)
 
 
 def test_a_parquet_table_beyond_memory_says_so(tmp_path, monkeypatch):

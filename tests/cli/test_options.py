@@ -56,7 +56,7 @@ def test_urls_are_refused_where_paths_are_required(path):
     ("given", "words"),
     [
         (("rai", None), r"Unknown engine 'rai'.*ray"),
-        (("local", "auto"), r"--address is of a Ray cluster"),
+        (("local", "auto"), r"--address requires --engine ray"),
         (("local", None, 0), r"--workers must be at least 1 \(got 0\)"),
     ],
 )

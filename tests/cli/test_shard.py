@@ -7,12 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from hpgmn.base.files import read_tensors
 from hpgmn.cli import main
 from hpgmn.graph import Graph
 from hpgmn.graph.files import write_graph
 from hpgmn.shards import ESTIMATOR_FILE, Shards
 from hpgmn.statistics import LocalStatistics, StatisticsSettings
-from hpgmn.training.checkpoint import read_tensors
 
 QUICK = ("--set", "statistics=attributes,class_counts", "--set", "neighbors=out")
 

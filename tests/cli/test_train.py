@@ -28,8 +28,8 @@ PROMISED = {
     *("seconds_statistics", "seconds_training", "epochs", "peak_memory_mb", "version", "config"),
 }
 SCARCE = (
-    "Classes '0', '1', '2' have fewer than 3 train nodes in 2 of 2 splits: hardly anything is "
-    "learned of so few. Label more nodes, or merge classes."
+    "Classes '0', '1', '2' have fewer than 3 train nodes in 2 of 2 splits: too few to learn "
+    "from. Label more nodes, or merge classes."
 )
 SCORES = ("test_score", "val_score", "epochs", "test_score_mean", "test_score_std")
 

@@ -122,7 +122,7 @@ def test_dead_workers_are_reported(tune, monkeypatch, timeout):
         (["--trials", 2, "--model", "hpgm"], "Unknown model 'hpgm'. Did you mean 'hpgmn'?"),
         (["--trials", 2, "--space", "papr"], "Unknown space 'papr'. Did you mean 'paper'?"),
         (["--trials", 2, "--sampler", "rando"], "Unknown sampler 'rando'."),
-        (["--trials", 2, "--seeds", 0], "(--seeds)"),
+        (["--trials", 2, "--seeds", 0], "(--seeds 1)"),
         (["--trials", 2, "--metric", "f1"], "Unknown metric 'f1'"),
         (["--trials", 2, "--protocol", "x"], "Unknown protocol 'x'"),
         (["--trials", 2, "--device", "gpu"], "Unknown device 'gpu'"),

@@ -14,10 +14,10 @@ import hpgmn
 from hpgmn.base.errors import DataNotFoundError, GraphError, HPGMNError, SettingError
 from hpgmn.base.files import cache_folder
 from hpgmn.graph import Graph, Splits
-from hpgmn.graph.datasets import DATASETS, PROTOCOLS, check_column_options, find_file, load
+from hpgmn.graph.datasets import DATASETS, PROTOCOLS, find_file, load
 from hpgmn.graph.files import read_graph, write_graph
 from hpgmn.graph.graph import random_splits
-from hpgmn.tables.columns import ColumnOptions, Columns
+from hpgmn.tables.columns import ColumnOptions, Columns, check_column_options
 
 ON_RECORD = [name for name, dataset in DATASETS.items() if dataset.homophily is not None]
 
@@ -232,8 +232,32 @@ def test_tables_without_edges_are_a_graph(tmp_path):
 
 def test_columns_are_said_of_tables_only(tmp_path):
     write_graph(plain_graph(), tmp_path / "plain.npz")
-    with pytest.raises(HPGMNError, match=r"plain\.npz' has no tables.*Leave out label, drop\.$"):
+    with pytest.raises(SettingError, match=r"plain\.npz' has no tables.*\(label, drop\)") as error:
         load(tmp_path / "plain.npz", label="kind", drop=["age"])
+    assert "(--label)" in error.value.render(cli=True)
+    for value in (np.array(["a", "b"]), []):
+        with pytest.raises(SettingError, match=r"has no tables.*\(attributes=\.\.\.\)"):
+            load(tmp_path / "plain.npz", attributes=value)
+    with pytest.raises(SettingError, match="has no tables") as error:
+        load(tmp_path / "plain.npz", split="part")
+    assert "(--split-column)" in error.value.render(cli=True)
+    plain = load(tmp_path / "plain.npz", label=None, drop=[], categories=(), directed=None)
+    assert plain.num_nodes == plain_graph().num_nodes
+
+
+def test_unknown_options_of_columns_are_refused(tmp_path):
+    write_graph(plain_graph(), tmp_path / "plain.npz")
+    networkx = pytest.importorskip("networkx")
+    nodes, edges = {"id": ["a", "b"]}, {"source": ["a"], "target": ["b"]}
+    for make in (
+        lambda **options: load(tmp_path / "plain.npz", **options),
+        lambda **options: load(write_tables(tmp_path / "mine", ["1", "2"]), **options),
+        lambda **options: hpgmn.from_tables(nodes, edges, **options),
+        lambda **options: hpgmn.from_networkx(networkx.path_graph(3), **options),
+    ):
+        with pytest.raises(SettingError, match="Unknown option of columns 'lable'") as error:
+            make(lable=None)
+        assert error.value.remedy.value == "label"
 
 
 def test_a_folder_is_refused(tmp_path):
@@ -400,7 +424,7 @@ def test_later_tables_are_like_the_first_or_added_to_it(people, tmp_path):
 def test_entries_of_a_config_are_keywords():
     assert check_column_options({"label": "kind"}) == {"label": "kind"}
     with pytest.raises(SettingError, match=r"Unknown entry of tables: 'lable'.*'label'"):
-        check_column_options({"lable": "kind"})
+        check_column_options({"lable": "kind"}, "entry of tables:")
 
 
 def test_a_graph_file_is_loaded_without_the_code_for_tables(tmp_path):

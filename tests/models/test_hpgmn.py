@@ -13,7 +13,7 @@ from hpgmn.base.randomness import Noise, stable_key
 from hpgmn.base.settings import make_settings
 from hpgmn.graph import Graph
 from hpgmn.models import MODELS
-from hpgmn.models.hpgmn import HPGMN, HPGMNSettings, estimated_labels, estimator_logits
+from hpgmn.models.hpgmn import HPGMN, HPGMNSettings, compute_pseudo_labels, estimator_logits
 from hpgmn.models.layers import initialise
 from hpgmn.models.stage import Replica, logits, make_task
 from hpgmn.statistics import STATISTICS, LocalStatistics, statistic_names
@@ -180,7 +180,7 @@ def test_a_refined_model_uses_the_predictions_of_the_first(small_graph):
     state = train(task, MODELS["hpgmn"])
     assert list(state.done) == ["estimator", "refinement", "main"]
     found = logits(task, MODELS["hpgmn"], state.done)
-    first = estimated_labels(task, state.done["estimator"])
+    first = compute_pseudo_labels(task, state.done["estimator"])
     for r in range(2):
         labels = first[r]
         for stage in ("refinement", "main"):

@@ -13,7 +13,7 @@ from hpgmn.models import MODELS
 from hpgmn.models.hpgmn import (
     HPGMNSettings,
     class_shares,
-    estimated_labels,
+    compute_pseudo_labels,
     estimator_logits,
     estimator_stage,
     pseudo_labels,
@@ -85,7 +85,7 @@ def test_the_estimator_learns_a_separable_problem(small_graph):
     parameters = trained(task).done["estimator"]
     guesses = estimator_logits(task, parameters).argmax(dim=-1).numpy()
     assert np.array_equal(guesses, np.stack([small_graph.y, small_graph.y]))
-    assert np.array_equal(estimated_labels(task, parameters), guesses)
+    assert np.array_equal(compute_pseudo_labels(task, parameters), guesses)
 
 
 @pytest.mark.parametrize("layers", [1, 2, 3])

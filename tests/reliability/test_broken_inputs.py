@@ -298,7 +298,7 @@ CONFIGS: dict[str, tuple[Make, str]] = {
     "splits of nothing": (lambda: config("settings: {}\nsplits: []\n"), "'splits' must be a list of split numbers"),
     "split that is not there": (lambda: config("settings: {}\nsplits: [7]\n"), "Unknown split 7"),
     "seeds of text": (lambda: config("settings: {}\nseeds: two\n"), "'seeds' must be a whole number"),
-    "no seeds": (lambda: config("settings: {}\nseeds: 0\n"), "(--seeds)"),
+    "no seeds": (lambda: config("settings: {}\nseeds: 0\n"), "(--seeds 1)"),
     "device of another world": (lambda: config("settings: {}\ndevice: tpu\n"), "Unknown device 'tpu'"),
     "metric of another world": (lambda: config("settings: {}\nmetric: f7\n"), "Unknown metric 'f7'"),
     "model of another world": (lambda: config("model: hpgmm\nsettings: {}\n"), "Unknown model 'hpgmm'. Did you mean 'hpgmn'?"),
@@ -306,7 +306,7 @@ CONFIGS: dict[str, tuple[Make, str]] = {
     "tables that is a list": (lambda: config("settings: {}\ntables: [id]\n"), "'tables' must be a mapping"),
     "tables with a number": (lambda: config("settings: {}\ntables: {id: 3}\n"), "Leave out id"),
     "tables with an unknown entry": (lambda: config("settings: {}\ntables: {ids: a}\n"), "Unknown entry of tables: 'ids'"),
-    "settings that exclude each other": (lambda: config("batch_size: 4\nconsistency_weight: 1\n"), "Set batch_size=0 or consistency_weight=0"),
+    "settings that exclude each other": (lambda: config("batch_size: 4\nconsistency_weight: 1\n"), "(--set batch_size=0)"),
     "folder in place of a config": (lambda: (Path("c").mkdir(), [*graph_file(), "--config", "c"])[1], "Cannot read the config file c"),
     "no such config": (lambda: [*graph_file(), "--config", "papers"], "Did you mean 'paper'?"),
     "assignment without a sign": (lambda: given("lr"), "A setting takes the form key=value (got 'lr')"),
@@ -318,7 +318,7 @@ CONFIGS: dict[str, tuple[Make, str]] = {
     "splits that are none": (lambda: [*graph_file(), "--splits", "a,b"], "'a,b'"),
     "split named twice": (lambda: [*graph_file(), "--splits", "0,0"], "'0,0'"),
     "negative split": (lambda: [*graph_file(), "--splits=-1"], "Unknown split -1"),
-    "negative seeds": (lambda: [*graph_file(), "--seeds=-1"], "(--seeds)"),
+    "negative seeds": (lambda: [*graph_file(), "--seeds=-1"], "(--seeds 1)"),
 }  # fmt: skip
 
 CASES = {

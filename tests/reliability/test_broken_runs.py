@@ -15,6 +15,7 @@ import yaml
 from safetensors import safe_open
 from safetensors.torch import save_file
 
+from hpgmn.base.files import _tensor_checksum
 from hpgmn.base.settings import make_settings, settings_dict
 from hpgmn.cli import main
 from hpgmn.graph import Graph
@@ -23,7 +24,6 @@ from hpgmn.models import MODELS
 from hpgmn.runs.fit import fit_run
 from hpgmn.runs.folder import prepare_folder
 from hpgmn.runs.spec import RunSpec
-from hpgmn.training.checkpoint import _checksum
 
 TINY = {
     "hidden_dim": 4,
@@ -97,7 +97,7 @@ def model(change, *, sealed=True):
     change(tensors, about)
     if sealed:
         about.pop("checksum", None)
-        about["checksum"] = _checksum(tensors, about)
+        about["checksum"] = _tensor_checksum(tensors, about)
     save_file(tensors, path, metadata={"about": json.dumps(about)})
 
 

@@ -14,13 +14,13 @@ import torch
 
 import hpgmn as package
 from hpgmn.base.errors import HPGMNError
+from hpgmn.base.files import read_tensors, write_tensors
 from hpgmn.graph import Graph
 from hpgmn.runs.outputs import read_metrics, read_pseudo_labels, read_used_ids
 from hpgmn.runs.report_data import read_report_data
 from hpgmn.shards import Shards, shard
 from hpgmn.statistics import StatisticsSettings
 from hpgmn.statistics.cache import entry_draft, publish, read_entry, save_array
-from hpgmn.training.checkpoint import read_tensors, write_tensors
 from hpgmn.training.saved import SavedModel
 from hpgmn_lab.reproduction.cells import CellRecord, read_cell, write_cell
 

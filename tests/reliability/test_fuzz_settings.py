@@ -275,10 +275,9 @@ def config_texts(draw):
 def test_any_config_file(fuzz, tmp_path):
     from hpgmn.base.errors import HPGMNError
     from hpgmn.base.settings import make_settings
-    from hpgmn.graph.datasets import check_column_options
     from hpgmn.models import find_model, read_config
     from hpgmn.runs.spec import RunSpec
-    from hpgmn.tables.columns import Columns
+    from hpgmn.tables.columns import Columns, check_column_options
 
     def check(case):
         text, content = case

@@ -11,8 +11,8 @@ import pytest
 
 import hpgmn as package
 from hpgmn.base.errors import HPGMNError
+from hpgmn.base.files import read_tensors
 from hpgmn.runs.outputs import read_metrics
-from hpgmn.training.checkpoint import read_tensors
 
 pytestmark = [pytest.mark.slow, pytest.mark.soak]
 

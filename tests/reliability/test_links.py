@@ -73,9 +73,8 @@ def test_a_run_folder_may_itself_be_a_link(tmp_path):
 def test_files_that_are_replaced_are_not_written_through(tmp_path, outside, small_graph):
     import torch
 
-    from hpgmn.base.files import write_text
+    from hpgmn.base.files import write_tensors, write_text
     from hpgmn.graph.files import read_graph, write_graph
-    from hpgmn.training.checkpoint import write_tensors
 
     for name in ("a.npz", "a.safetensors", "a.txt"):
         (tmp_path / name).symlink_to(outside / "precious")

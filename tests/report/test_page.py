@@ -439,7 +439,7 @@ def test_health_shows_the_audit(make_data, small_graph, tables_of):
     ]
     page = render_report(make_data(audit=content))
     tables, edges = tables_of(page), result.structure
-    assert ["Self-loops and repeats listed", "1, 3"] in tables["Edges and attributes"]
+    assert ["Self-loops, repeated edges", "1, 3"] in tables["Edges and attributes"]
     assert ["Edges", f"{edges.edges} directed"] in tables["Edges and attributes"]
     assert ["Nodes without neighbours", "1"] in tables["Edges and attributes"]
     measures = tables["Homophily"]

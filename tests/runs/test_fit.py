@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from hpgmn.base.errors import HPGMNError
-from hpgmn.base.files import with_checksum
+from hpgmn.base.files import read_tensors, with_checksum, write_tensors
 from hpgmn.base.metrics import fit_temperature
 from hpgmn.base.settings import read_yaml, settings_dict
 from hpgmn.graph import Graph
@@ -23,7 +23,6 @@ from hpgmn.runs.fit import fit_run, make_monitor
 from hpgmn.runs.folder import prepare_folder, write_config
 from hpgmn.runs.outputs import read_metrics
 from hpgmn.runs.spec import RunSpec
-from hpgmn.training.checkpoint import read_tensors, write_tensors
 from hpgmn.training.replicas import Progress
 from hpgmn.training.saved import SavedModel
 from hpgmn.training.state import read_seconds
@@ -142,13 +141,13 @@ def test_resuming_with_other_versions_warns_and_keeps_the_record_of_the_start(
     def config():
         return dict(read_yaml(tmp_path / "config.yaml"))
 
-    monkeypatch.setattr(module, "made_with", lambda *_: {"torch": "1.0"})
+    monkeypatch.setattr(module, "run_environment", lambda *_: {"torch": "1.0"})
     with pytest.raises(KeyboardInterrupt):
         fit_run(SPEC, small_graph, tmp_path, should_stop=stop_at(5))
     with pytest.raises(KeyboardInterrupt):  # nothing has changed
         fit_run(SPEC, small_graph, tmp_path, should_stop=lambda: True)
     assert "torch" not in caplog.text
-    monkeypatch.setattr(module, "made_with", lambda *_: {"torch": "2.0"})
+    monkeypatch.setattr(module, "run_environment", lambda *_: {"torch": "2.0"})
     metrics = fit_run(SPEC, small_graph, tmp_path).metrics
     assert config()["made_with"] == {"torch": "1.0"}
     (warning,) = [line for line in caplog.messages if "torch" in line]
@@ -158,7 +157,7 @@ def test_resuming_with_other_versions_warns_and_keeps_the_record_of_the_start(
 
 def test_a_run_that_never_started_records_the_present_versions(small_graph, tmp_path, monkeypatch):
     write_config(tmp_path, SPEC, {"torch": "1.0"})
-    monkeypatch.setattr(module, "made_with", lambda *_: {"torch": "2.0"})
+    monkeypatch.setattr(module, "run_environment", lambda *_: {"torch": "2.0"})
     assert not any(
         "torch" in line for line in fit_run(SPEC, small_graph, tmp_path).metrics["warnings"]
     )

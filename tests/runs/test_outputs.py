@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from hpgmn.base.errors import HPGMNError
-from hpgmn.base.files import RUN_FORMAT
+from hpgmn.base.files import RUN_FORMAT, write_tensors
 from hpgmn.graph import Split
 from hpgmn.models.stage import Replica
 from hpgmn.runs.outputs import (
@@ -26,7 +26,6 @@ from hpgmn.runs.outputs import (
     write_metrics,
 )
 from hpgmn.runs.spec import RunSpec
-from hpgmn.training.checkpoint import write_tensors
 
 SPEC = RunSpec("somewhere", "hpgmn", {"epochs": 4}, (3,), seeds=2)
 SUMMARY = {"num_nodes": 9, "class_names": ["no", "yes"]}

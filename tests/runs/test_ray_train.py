@@ -13,12 +13,12 @@ import torch
 import hpgmn as package
 from hpgmn.base import files as writing
 from hpgmn.base.errors import HPGMNError
+from hpgmn.base.files import read_tensors
 from hpgmn.runs import ray_train
 from hpgmn.runs.folder import prepare_folder
 from hpgmn.runs.ray_train import run_with_ray
 from hpgmn.runs.shard_run import run_on_shards, shard_spec
 from hpgmn.shards import Shards
-from hpgmn.training.checkpoint import read_tensors
 from hpgmn.training.ranks import Ranks
 from hpgmn.training.replicas import Progress
 

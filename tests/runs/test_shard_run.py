@@ -17,6 +17,7 @@ from tests.conftest import environment
 
 import hpgmn as package
 from hpgmn.base.errors import HPGMNError, SettingError
+from hpgmn.base.files import read_tensors, write_tensors
 from hpgmn.base.metrics import calibrated_probabilities
 from hpgmn.base.settings import read_yaml
 from hpgmn.cli import main
@@ -25,7 +26,6 @@ from hpgmn.runs.folder import prepare_folder
 from hpgmn.runs.outputs import read_metrics
 from hpgmn.runs.shard_run import ShardTraining, count_labels, run_on_shards, shard_spec
 from hpgmn.shards import Shards
-from hpgmn.training.checkpoint import read_tensors, write_tensors
 from hpgmn.training.ranks import Ranks
 from hpgmn.training.saved import SavedModel
 
@@ -271,12 +271,12 @@ def test_resuming_with_other_versions_warns_and_keeps_the_record_of_the_start(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(module, "made_with_shards", lambda *_: {"torch": "1.0"})
+        patch.setattr(module, "shard_environment", lambda *_: {"torch": "1.0"})
         patch.setattr(module._RankRun, "_score", crash)
         with pytest.raises(KeyboardInterrupt):
             run_on_shards(spec, shards, out, Ranks())
     assert "torch" not in caplog.text
-    monkeypatch.setattr(module, "made_with_shards", lambda *_: {"torch": "2.0"})
+    monkeypatch.setattr(module, "shard_environment", lambda *_: {"torch": "2.0"})
     metrics = run_on_shards(spec, shards, out, Ranks())
     assert metrics is not None
     assert read_yaml(out / "config.yaml")["made_with"] == {"torch": "1.0"}

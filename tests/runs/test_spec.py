@@ -13,7 +13,14 @@ from hpgmn.base.errors import GraphError, HPGMNError, SettingError
 from hpgmn.base.settings import settings_dict
 from hpgmn.graph import Graph
 from hpgmn.models.hpgmn import HPGMNSettings
-from hpgmn.runs.spec import RunSpec, changes, check_run, graph_content, made_with, resolve_device
+from hpgmn.runs.spec import (
+    RunSpec,
+    changes,
+    check_run,
+    graph_content,
+    resolve_device,
+    run_environment,
+)
 
 TINY = HPGMNSettings(
     hidden_dim=4,
@@ -84,8 +91,8 @@ def test_a_check_gives_splits_and_warnings(small_graph):
     np.testing.assert_array_equal(split.train, small_graph.split(1).train)
     assert warnings == [
         "1 of 18 nodes have no edges (self-loops do not count).",
-        "Classes '0', '1', '2' have fewer than 3 train nodes in the split: hardly anything is "
-        "learned of so few. Label more nodes, or merge classes.",
+        "Classes '0', '1', '2' have fewer than 3 train nodes in the split: too few to learn "
+        "from. Label more nodes, or merge classes.",
     ]
 
 
@@ -104,7 +111,7 @@ def changed(graph, **changes):
 
 
 def test_what_bits_depend_on_is_told(small_graph):
-    now = made_with(small_graph, [0], "cpu")
+    now = run_environment(small_graph, [0], "cpu")
     before = now | {"torch": "1.0", "threads": 9}
     config = {"graph": "g.npz", "version": "0.0.1", "made_with": before}
     (told,) = changes(config, now)
@@ -116,7 +123,7 @@ def test_what_bits_depend_on_is_told(small_graph):
 
 
 def test_another_graph_is_told(small_graph):
-    now = made_with(small_graph, [0], "cpu")
+    now = run_environment(small_graph, [0], "cpu")
     config = {"graph": "g.npz", "made_with": now | {"graph_content": "other"}}
     (told,) = changes(config, now)
     assert told.startswith("The graph g.npz has changed since")

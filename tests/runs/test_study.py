@@ -71,6 +71,13 @@ def other_database(path):
         database.commit()
 
 
+def other_empty_studies(path):
+    with closing(sqlite3.connect(path)) as database:
+        database.execute("CREATE TABLE studies (study_name)")
+        database.execute("CREATE TABLE patients (name)")
+        database.commit()
+
+
 def other_study(path):
     import optuna
 
@@ -88,9 +95,10 @@ def other_study(path):
         lambda path: path.write_bytes(b"SQLite format 3\0" + b"x" * 200),
         lambda path: path.mkdir(),
         other_database,
+        other_empty_studies,
         other_study,
     ],
-    ids=["text", "damaged", "folder", "other database", "other study"],
+    ids=["text", "damaged", "folder", "other database", "other empty studies", "other study"],
 )
 def test_a_file_of_another_kind_is_refused_and_left_alone(tmp_path, make):
     path = tmp_path / "a.db"

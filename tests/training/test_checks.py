@@ -123,7 +123,7 @@ def test_classes_with_hardly_any_train_node_are_named_in_one_line():
             [2, 3, 0],  # no blue at all: another line's matter
         ]
     )
-    rest = ": hardly anything is learned of so few. Label more nodes, or merge classes."
+    rest = ": too few to learn from. Label more nodes, or merge classes."
     told = "Class 'blue' has fewer than 3 train nodes in"
     assert scarce_classes(counts[1:2], names) == []
     assert scarce_classes(counts[:1], names) == [f"{told} the split{rest}"]

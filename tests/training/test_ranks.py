@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from hpgmn.base.errors import HPGMNError
-from hpgmn.training.checkpoint import read_tensors
+from hpgmn.base.files import read_tensors
 from hpgmn.training.ranks import Ranks, join_ranks
 
 PROGRAM = """
@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 import torch
 from hpgmn.training.ranks import join_ranks
-from hpgmn.training.checkpoint import write_tensors
+from hpgmn.base.files import write_tensors
 
 with join_ranks("cpu") as ranks:
     with join_ranks("cpu") as again:  # who has joined is not asked to join again

@@ -12,7 +12,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 from hpgmn.base.errors import HPGMNError
-from hpgmn.base.files import RUN_FORMAT
+from hpgmn.base.files import RUN_FORMAT, _tensor_checksum
 from hpgmn.base.metrics import fit_temperature, fit_temperatures
 from hpgmn.base.settings import make_settings
 from hpgmn.graph import Graph
@@ -21,7 +21,6 @@ from hpgmn.models.hpgmn import HPGMNSettings
 from hpgmn.models.propagated import PropagatedSettings
 from hpgmn.models.stage import Replica
 from hpgmn.statistics import definitions
-from hpgmn.training.checkpoint import _checksum
 from hpgmn.training.replicas import fit_replicas
 from hpgmn.training.saved import SavedModel
 
@@ -360,7 +359,7 @@ def test_a_file_from_before_temperatures_is_read(saved):
     del about["temperatures"], about["mean_temperatures"], about["checksum"]
     for replica in about["replicas"]:
         del replica["settings"]["class_weights"]
-    rewrite(saved, about | {"checksum": _checksum(tensors, about)})
+    rewrite(saved, about | {"checksum": _tensor_checksum(tensors, about)})
     found = SavedModel.read(saved)
     assert found.temperatures == found.mean_temperatures == [1.0, 1.0]
     assert found.replicas[0].settings == TINY
@@ -371,7 +370,7 @@ def test_too_few_temperatures_are_told(saved, kind):
     tensors, about = load_file(saved), about_of(saved)
     del about["checksum"]
     about[kind] = [1.5]
-    rewrite(saved, about | {"checksum": _checksum(tensors, about)})
+    rewrite(saved, about | {"checksum": _tensor_checksum(tensors, about)})
     with pytest.raises(
         HPGMNError, match=r"damaged or not an hpgmn file \(1 temperatures for 2 runs"
     ):

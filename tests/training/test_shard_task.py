@@ -11,6 +11,7 @@ from typing_extensions import override
 
 import hpgmn as package
 from hpgmn.base.errors import HPGMNError, SettingError
+from hpgmn.base.files import read_tensors
 from hpgmn.base.metrics import accuracy
 from hpgmn.base.settings import make_settings
 from hpgmn.graph import Graph
@@ -18,7 +19,6 @@ from hpgmn.models.hpgmn import ENTRY, HPGMNSettings
 from hpgmn.models.stage import Replica
 from hpgmn.shards import Shards
 from hpgmn.training import replicas as replicas_module
-from hpgmn.training.checkpoint import read_tensors
 from hpgmn.training.ranks import Ranks
 from hpgmn.training.shard_task import (
     BlockRows,
@@ -59,7 +59,7 @@ from hpgmn.models.hpgmn import ENTRY
 from hpgmn.models.layers import initialise
 from hpgmn.models.stage import Replica
 from hpgmn.shards import Shards
-from hpgmn.training.checkpoint import write_tensors
+from hpgmn.base.files import write_tensors
 from hpgmn.training.ranks import join_ranks
 from hpgmn.training.shard_task import ShardRows, ShardTask, shard_stage
 from hpgmn.training.stage_runner import StageRunner

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from hpgmn.base.errors import HPGMNError, Remedy
+from hpgmn.base.files import read_tensors, write_tensors
 from hpgmn.models.stage import Rates, Replica, TrainingStage
-from hpgmn.training.checkpoint import read_tensors, write_tensors
 from hpgmn.training.state import (
     HISTORY,
     ReplicaAdam,

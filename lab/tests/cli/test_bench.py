@@ -180,7 +180,7 @@ def test_user_errors_of_the_others_print_one_line(hpgmn, options, message):
         (["--nodes", "many"], "--nodes takes integers such as 1000,2000 (got 'many')."),
         (["--nodes", "50"], "--nodes must be at least 100 (got 50)."),
         (["--device", "gpu"], "Unknown device 'gpu'."),
-        (["--set", "lr"], "A setting takes the form key=value (got 'lr')."),
+        (["--set", "lr"], "A setting takes the form key=value (got 'lr')"),
         (["--set", "hiden_dim=3"], "Unknown setting 'hiden_dim'. Did you mean 'hidden_dim'?"),
     ],
 )

@@ -38,7 +38,7 @@ SEVERITIES = ("defect", "warning", "info")
 """A defect makes scores wrong; a warning may; an info explains."""
 
 TWIN_SHARE = 0.1
-"""Share of test nodes with a twin in train from which it is a finding."""
+"""Smallest share of test nodes with a duplicate in train that is a finding."""
 FULL_AGREEMENT, SOME_AGREEMENT = 0.8, 0.3
 """How far beyond the largest class twins agree: test labels are known, or partly known."""
 ISOLATED_SHARE = 0.2
@@ -274,7 +274,7 @@ def _twins(measured: tuple[Twins, ...]) -> Iterator[Finding]:
 
 
 def _giveaways(giveaways: tuple[Giveaway, ...]) -> Iterator[Finding]:
-    remedy = Remedy("Drop what is not known before the label is; keep it otherwise")
+    remedy = Remedy("Drop each column whose value becomes known only together with the label")
     for is_whole in (True, False):
         rows = [row for row in giveaways if (row.of_class is None) == is_whole]
         if not rows:

@@ -27,15 +27,15 @@ DISTINCT_ROWS = 0.25
 MOST_BINS = 64
 """Columns with more distinct values are binned by quantiles."""
 MOST_VALUES = 20_000_000
-"""Most attribute values that are read; nodes of larger tables are sampled …"""
+"""Most attribute values that are read; nodes of larger tables are sampled."""
 FEWEST_NODES = 2_000
-"""… but at least this number of them."""
+"""The smallest sample of nodes."""
 LEAST_SUPPORT = 5
 """Classes with fewer train or validation nodes are not scored on their own."""
 GIVEAWAY = 0.8
-"""A column is a giveaway if it avoids this share of the errors of a constant prediction …"""
+"""A column leaks the label if it avoids this share of the errors of a constant prediction."""
 CLASS_GIVEAWAY = 0.95
-"""… or of a single class's shortfall in F1."""
+"""A column leaks a single class if it closes this share of the gap of its F1 to 1."""
 
 
 @dataclass(frozen=True)
@@ -287,7 +287,7 @@ def _in_train_group(groups: Array, train: Array) -> tuple[Array, Array]:
 def known_data(graph: Graph) -> KnownData | None:
     """Return the known dataset with a local copy that shares most data with the graph.
 
-    Sound datasets are not compared with defective ones: texas is not the copy.
+    A dataset without known defects is not reported as a copy of a defective one.
     """
     entry = DATASETS.get(graph.name)
     is_sound = entry is not None and entry.num_nodes == graph.num_nodes and not entry.is_defective

@@ -43,7 +43,7 @@ SETTINGS: dict[str, Any] = {
 """Small and fixed: the aim is a comparison, not the best score."""
 
 LARGE = 50_000
-"""Graphs with more nodes are trained in batches …"""
+"""Graphs with more nodes are trained in batches on a sample of nodes."""
 LARGE_SETTINGS: dict[str, Any] = {
     "batch_size": 2048,
     "epochs": 15,
@@ -52,7 +52,7 @@ LARGE_SETTINGS: dict[str, Any] = {
     "estimator_patience": 5,
 }
 MOST_NODES = {"train": 10_000, "val": 5_000}
-"""… on a sample of their train and validation nodes."""
+"""The size of that sample."""
 LARGE_SEEDS = 1
 
 FEWEST_NODES = 30

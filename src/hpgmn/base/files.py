@@ -19,9 +19,14 @@ import uuid
 import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hpgmn.base.errors import HPGMNError, Remedy
+from hpgmn.base.parsing import TooLargeError, parse_json, require_file, require_memory
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
 
 RUN_FORMAT = 2
 """Format of run folders (config, metrics, model, state). 2: the config suffices to retrain."""
@@ -290,12 +295,11 @@ def remove_stale_drafts(
     """
     prefix = "." if name is None else f".{name}."
     with contextlib.suppress(OSError):  # repeated with the next draft
-        for entry in list(os.scandir(folder)):
-            is_candidate = entry.name.startswith(prefix) and is_draft(entry.name)
-            if is_candidate and entry.is_dir(follow_symlinks=False):
-                age = time.time() - _last_change(Path(entry.path))
-                if age >= older_than:
-                    shutil.rmtree(entry.path, ignore_errors=True)
+        for path in folder.iterdir():
+            is_named_draft = path.name.startswith(prefix) and is_draft(path.name)
+            is_folder = is_named_draft and path.is_dir() and not path.is_symlink()
+            if is_folder and time.time() - _last_change(path) >= older_than:
+                shutil.rmtree(path, ignore_errors=True)
 
 
 def _last_change(folder: Path) -> float:
@@ -384,3 +388,112 @@ def lock_file(path: Path, refusal: HPGMNError) -> Iterator[None]:
         with contextlib.suppress(OSError):
             path.unlink()
         lock.release()
+
+
+# Tensor files.
+
+_TENSOR_CHECKSUM = "checksum"  # in the metadata
+
+MOST_TENSORS = 20_000
+"""A file with more is refused: the time that safetensors takes grows faster than their number."""
+
+
+def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, Any]) -> None:
+    """Write tensors and metadata (as JSON) into one file, atomically."""
+    from safetensors import SafetensorError
+    from safetensors.torch import save_file
+
+    ready = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    with atomic_write(path) as draft:
+        try:
+            described = {**metadata, _TENSOR_CHECKSUM: _tensor_checksum(ready, metadata)}
+            # One entry: the order of several is not deterministic in safetensors.
+            draft.touch()
+            mode = draft.stat().st_mode  # by the umask; safetensors makes files private
+            save_file(ready, draft, metadata={"about": json.dumps(described)})
+            draft.chmod(mode)
+        except SafetensorError as error:  # such as a full disk
+            number = re.search(r"os error (\d+)", str(error))
+            raise OSError(*((int(number[1]), "") if number else (str(error),))) from None
+
+
+def read_tensors(
+    path: Path, device: torch.device | str = "cpu"
+) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Read a file of :func:`write_tensors`; nothing is unpickled."""
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        _require_reasonable_size(path)
+        with safe_open(str(path), framework="pt", device=str(device)) as file:
+            header = file.metadata() or {}
+            metadata = parse_json(header["about"])
+            if not isinstance(metadata, dict) or len(header) > 1:
+                raise ValueError("unknown metadata")
+            names = list(file.keys())
+            tensors = {name: file.get_tensor(name) for name in names}
+        check_format(path, metadata.get("format"), RUN_FORMAT)
+        _verify_checksum(tensors, metadata)
+        return tensors, metadata
+    except FileNotFoundError:
+        raise HPGMNError(
+            f"The file {path} does not exist.", Remedy("Check the path") | "Train again"
+        ) from None
+    except PermissionError as error:
+        raise HPGMNError(
+            f"The file {path} cannot be read ({error.strerror}).", "Check its permissions"
+        ) from None
+    except TooLargeError as error:
+        raise HPGMNError(
+            f"The file {path} cannot be read: {error}.",
+            Remedy("Free some memory") | "Use another machine",
+        ) from None
+    except (SafetensorError, KeyError, ValueError, OSError) as error:
+        reason = str(error) if isinstance(error, _ChangedError) else type(error).__name__
+        raise damaged_file(path, reason) from None
+
+
+def damaged_file(path: Path, reason: str) -> HPGMNError:
+    """Return the error for a file that is damaged or was not written by this package."""
+    return HPGMNError(
+        f"The file {path} is damaged or not an hpgmn file ({reason}).",
+        Remedy("Restore it") | Remedy("Train again", option="overwrite", value=True),
+    )
+
+
+class _ChangedError(ValueError):
+    """The checksum of a file differs."""
+
+
+def _require_reasonable_size(path: Path) -> None:
+    """Refuse a file that exceeds the memory, or holds too many tensors."""
+    require_file(path)
+    size = path.stat().st_size  # of a sparse file more than on disk
+    require_memory(size)
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        count = file.read(min(length, size)).count(b'"data_offsets"')
+    if count > MOST_TENSORS:
+        raise TooLargeError(f"it declares {count:,} tensors")
+
+
+def _verify_checksum(tensors: Mapping[str, Tensor], metadata: dict[str, Any]) -> None:
+    """Remove the checksum from the metadata and verify it; format 1 has none."""
+    if _TENSOR_CHECKSUM not in metadata and metadata.get("format", 1) == 1:
+        return
+    if metadata.pop(_TENSOR_CHECKSUM, None) != _tensor_checksum(tensors, metadata):
+        raise _ChangedError("its checksum differs")
+
+
+def _tensor_checksum(tensors: Mapping[str, Tensor], metadata: Mapping[str, Any]) -> int:
+    """Return a CRC-32 of tensors and metadata; takes about half a second per gigabyte."""
+    import torch
+
+    is_typed = metadata.get("format", 1) != 1
+    checksum = zlib.crc32(json.dumps(metadata, sort_keys=True).encode())
+    for name, tensor in sorted(tensors.items()):
+        kind = f" {tensor.dtype}" if is_typed else ""
+        checksum = zlib.crc32(f"{name}{tuple(tensor.shape)}{kind}".encode(), checksum)
+        content = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
+        checksum = zlib.crc32(content.numpy().data, checksum)
+    return checksum

@@ -108,36 +108,36 @@ class Noise:
         self.step = step if isinstance(step, Tensor) else step_key(step)
         self.rows = rows
 
-    def starts(self, place: str) -> Tensor:
+    def starts(self, name: str) -> Tensor:
         """Return the counter start of each replica for a named layer: (R,)."""
-        return _mix((self.keys + stable_key(place)) ^ self.step)
+        return _mix((self.keys + stable_key(name)) ^ self.step)
 
-    def bits(self, place: str, count: int) -> Tensor:
+    def bits(self, name: str, count: int) -> Tensor:
         """Return (R, count) hashed 64-bit numbers for a named layer."""
-        start = self.starts(place)
+        start = self.starts(name)
         counter = torch.arange(count, dtype=torch.int64, device=self.keys.device)
         return _mix(counter.mul_(_GOLDEN).unsqueeze(0) + start.unsqueeze(1))
 
-    def uniform(self, place: str, shape: Sequence[int]) -> Tensor:
+    def uniform(self, name: str, shape: Sequence[int]) -> Tensor:
         """Return (R, *shape) floats, uniform in [0, 1)."""
-        bits = self.bits(place, math.prod(shape))
+        bits = self.bits(name, math.prod(shape))
         fraction = ((bits >> 40) & ((1 << 24) - 1)).float() / (1 << 24)
         return fraction.view(self.keys.shape[0], *shape)
 
-    def keep(self, place: str, shape: Sequence[int], rate: DropRate) -> Tensor:
+    def keep(self, name: str, shape: Sequence[int], rate: DropRate) -> Tensor:
         """Return (R, *shape) booleans, false with each replica's dropout probability."""
         if self.rows is not None and len(shape) == 2:
-            return self._lanes(place, self.rows, shape[1]) >= rate.threshold.view(-1, 1, 1)
+            return self._lanes(name, self.rows, shape[1]) >= rate.threshold.view(-1, 1, 1)
         count = math.prod(shape)
-        lanes = self.bits(place, -(-count // 4)).view(torch.int16)[:, :count]
+        lanes = self.bits(name, -(-count // 4)).view(torch.int16)[:, :count]
         return (lanes >= rate.threshold.unsqueeze(1)).view(self.keys.shape[0], *shape)
 
-    def _lanes(self, place: str, rows: Tensor, width: int) -> Tensor:
+    def _lanes(self, name: str, rows: Tensor, width: int) -> Tensor:
         """Return 16-bit lanes (R, B, width) of some rows, four per hashed number."""
         first = rows * width
         count = -(-(width + 3) // 4) if width % 4 else width // 4  # a row may begin within one
         counter = (first // 4).unsqueeze(1) + torch.arange(count, device=rows.device)
-        bits = _mix(counter.mul_(_GOLDEN).unsqueeze(0) + self.starts(place).view(-1, 1, 1))
+        bits = _mix(counter.mul_(_GOLDEN).unsqueeze(0) + self.starts(name).view(-1, 1, 1))
         lanes = bits.view(torch.int16)
         if width % 4 == 0:
             return lanes
@@ -209,22 +209,22 @@ def _by_kernel(x: Tensor, noise: Noise) -> bool:
 
 
 def dropout(
-    x: Tensor, rate: DropRate, noise: Noise | None, place: str, *, in_place: bool = False
+    x: Tensor, rate: DropRate, noise: Noise | None, name: str, *, in_place: bool = False
 ) -> Tensor:
     """Apply elementwise dropout; return the input itself in evaluation.
 
     Args:
         x: (R, …).
         noise: the step's random numbers, or None in evaluation.
-        place: a name unique in the model.
+        name: of the layer, unique in the model.
         in_place: whether ``x`` may be overwritten.
     """
     if noise is None or rate.is_zero:
         return x
     if _by_kernel(x, noise):
-        result: Tensor = cast(Any, _Dropped).apply(x, noise.starts(place), rate)
+        result: Tensor = cast(Any, _Dropped).apply(x, noise.starts(name), rate)
         return result
-    mask = noise.keep(place, x.shape[1:], rate)
+    mask = noise.keep(name, x.shape[1:], rate)
     function = cast(Any, _MaskedInPlace if in_place else _Masked)
     result = function.apply(x, mask, rate.scale.view(-1, *[1] * (x.dim() - 1)))
     return result
@@ -264,7 +264,7 @@ class _RectifiedDropped(torch.autograd.Function):
 
 
 def relu_dropout(
-    x: Tensor, rate: DropRate, noise: Noise | None, place: str, bias: Tensor | None = None
+    x: Tensor, rate: DropRate, noise: Noise | None, name: str, bias: Tensor | None = None
 ) -> Tensor:
     """Apply ReLU and :func:`dropout` in one step, saving one array for the backward pass.
 
@@ -274,20 +274,20 @@ def relu_dropout(
     """
     drops = noise is not None and not rate.is_zero
     if noise is not None and drops and _by_kernel(x, noise):
-        result: Tensor = cast(Any, _RectifiedDropped).apply(x, bias, noise.starts(place), rate)
+        result: Tensor = cast(Any, _RectifiedDropped).apply(x, bias, noise.starts(name), rate)
         return result
     if bias is not None:
         x = x.add_(bias)
     if noise is None or not drops:
         return torch.relu(x)
-    mask = noise.keep(place, x.shape[1:], rate)
+    mask = noise.keep(name, x.shape[1:], rate)
     scale = rate.scale.view(-1, *[1] * (x.dim() - 1))
     result = cast(Any, _RectifiedMasked).apply(x, mask, scale)
     return result
 
 
-def column_factors(width: int, rate: DropRate, noise: Noise | None, place: str) -> Tensor | None:
+def column_factors(width: int, rate: DropRate, noise: Noise | None, name: str) -> Tensor | None:
     """Return (R, width) factors that drop whole input columns, or None; see :func:`dropout`."""
     if noise is None or rate.is_zero:
         return None
-    return noise.keep(place, (width,), rate) * rate.scale.unsqueeze(1)
+    return noise.keep(name, (width,), rate) * rate.scale.unsqueeze(1)

@@ -74,7 +74,7 @@ class TrainSettings:
     weight_decay: float = rate_setting(5e-5, "weight decay (L2, added to the gradient)")
     epochs: int = setting(300, "maximum number of epochs", low=1)
     patience: int = setting(
-        100, "stop after so many epochs without a better validation score; 0: never", low=0
+        100, "stop after this number of epochs without a better validation score; 0: never", low=0
     )
     dropout: float = dropout_setting(0.2, "dropout inside the network")
     class_weights: str = setting(

@@ -24,7 +24,7 @@ def models(json_: Json = False) -> None:
     if json_:
         print(json.dumps(rows))
         return
-    columns = (Column("name", no_wrap=True), "what it is", "source")
+    columns = (Column("name", no_wrap=True), "description", "source")
     print_table(columns, [tuple(row.values()) for row in rows], has_lines=True)
 
 

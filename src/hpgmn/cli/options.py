@@ -23,7 +23,7 @@ GRAPH_HELP = (
     ".parquet)."
 )
 GraphSource: TypeAlias = Annotated[
-    str, typer.Argument(help="A dataset's name, or a graph file or folder.")
+    str, typer.Argument(help="A dataset's name, a graph file or folder, or a folder of tables.")
 ]
 RunFolder: TypeAlias = Annotated[Path, typer.Argument(help="A run folder.")]
 OtherGraph: TypeAlias = Annotated[
@@ -46,9 +46,10 @@ Seeds: TypeAlias = Annotated[int | None, typer.Option(help="Seeds per split [1].
 Metric: TypeAlias = Annotated[
     str | None,
     typer.Option(
-        help="What selects epochs and is reported: accuracy, balanced_accuracy, macro_f1, roc_auc, "
-        "average_precision, or for two classes precision@K, such as precision@50 [the dataset's, "
-        "or accuracy]. For skewed classes: average_precision of two, balanced_accuracy of more."
+        help="The metric that selects epochs and is reported: accuracy, balanced_accuracy, "
+        "macro_f1, roc_auc, average_precision, or for two classes precision@K, such as "
+        "precision@50 [the dataset's, or accuracy]. For imbalanced classes: average_precision "
+        "(two classes) or balanced_accuracy."
     ),
 ]
 Positive: TypeAlias = Annotated[
@@ -201,7 +202,7 @@ def check_engine(engine: str, address: str | None, workers: int | None = None) -
         raise SettingError.unknown("engine", engine, ENGINES)
     if address is not None and engine != "ray":
         raise SettingError(
-            "--address is of a Ray cluster.",
+            "--address requires --engine ray.",
             Remedy("Use Ray", option="engine", value="ray") | "Leave out --address",
         )
     if workers is not None and workers < 1:

@@ -49,8 +49,8 @@ def predict(
 ) -> None:
     """Write class and calibrated probabilities per node: averaged over seeds, never over splits.
 
-    Tables are read as those of the training were, so options for columns are needed only where
-    names differ from then.
+    Tables are read with the column names used in training; pass column options only if the names
+    have changed.
     """
     if out_file.suffix not in (".csv", ".parquet"):
         raise SettingError(f"--out must end in .csv or .parquet (got '{out_file}').")

@@ -217,9 +217,9 @@ def _class_names(folder: Path) -> list[str]:
 
 def _write_origin(out: Path, graph: str, known: _Labels) -> None:
     """Write what a model trained on the shards needs to be used on graphs."""
+    from hpgmn.base.files import write_tensors
     from hpgmn.graph.datasets import DATASETS
     from hpgmn.shards import ESTIMATOR_FILE, note_origin
-    from hpgmn.training.checkpoint import write_tensors
 
     if known.estimator is not None:
         write_tensors(out / ESTIMATOR_FILE, known.estimator, {})

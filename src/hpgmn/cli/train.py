@@ -69,7 +69,7 @@ def train(
             "--portfolio/--no-portfolio",
             show_default=False,
             help="Try a few settings and take the best on validation [where no model or settings "
-            "are named and none are shipped for the graph]. With --set, each is tried with that.",
+            "are named and none are shipped for the graph]. Settings of --set apply to each.",
         ),
     ] = None,
     resume: Annotated[bool, typer.Option(help="Continue the interrupted run in --out.")] = False,
@@ -93,7 +93,7 @@ def train(
     check_engine(engine, address, workers)
     if engine == "local" and workers is not None:
         raise SettingError(
-            "--workers is of --engine ray: here splits and seeds are trained at once.",
+            "--workers requires --engine ray; locally all splits and seeds are trained together.",
             "Leave it out.",
         )
     refuse_url("--out", out_folder)

@@ -70,7 +70,7 @@ def train_shards(
 ) -> None:
     """Train HP-GMN on the row shards of a graph.
 
-    Under torchrun each process reads its own ranges of nodes; together they train as one would.
+    Under torchrun each process reads its own ranges of nodes; the result is that of one process.
     After a rank was lost the same command resumes from the last state:
 
     torchrun --standalone --nproc-per-node 2 -m hpgmn train-shards SHARDS --out RUN --resume

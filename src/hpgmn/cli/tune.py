@@ -33,9 +33,12 @@ _SHOWN = 10  # lines of importance
 
 def tune(
     graph: GraphSource,
-    trials: Annotated[int, typer.Option(help="Trials in all; 0 shows what a study has found.")],
+    trials: Annotated[int, typer.Option(help="Trials in total; 0 shows the results of a study.")],
     study: Annotated[
-        Path, typer.Option(help="The file that keeps the trials (SQLite); repeat to continue.")
+        Path,
+        typer.Option(
+            help="The SQLite file that stores the trials; pass the same file to continue."
+        ),
     ],
     model: Annotated[str | None, typer.Option(help="A model's name [hpgmn].")] = None,
     space: Annotated[
@@ -48,8 +51,8 @@ def tune(
     sampler: Annotated[
         str | None,
         typer.Option(
-            help="tpe: learns from earlier trials; random: the planned trials that every model of "
-            "a comparison table gets, in their order, none pruned [tpe]."
+            help="tpe: learns from earlier trials; random: a fixed random sequence, the "
+            "same for every model, without pruning [tpe]."
         ),
     ] = None,
     splits: Annotated[
@@ -65,7 +68,7 @@ def tune(
         ),
     ] = None,
     timeout: Annotated[
-        float | None, typer.Option(help="No trial starts after so many seconds.")
+        float | None, typer.Option(help="Seconds after which no trial starts.")
     ] = None,
     workers: Annotated[
         int | None,

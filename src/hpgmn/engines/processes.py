@@ -165,7 +165,7 @@ class Engine(ABC):
 
     @abstractmethod
     def run_tasks(self, most: int, calls: Callbacks) -> None:
-        """Run tasks, at most so many at a time; see :meth:`run`."""
+        """Run tasks with a limit on concurrency; see :meth:`run`."""
 
 
 def run_safely(function: Callable[..., Any], *arguments: Any) -> tuple[Any, str, str]:
@@ -183,7 +183,7 @@ def run_safely(function: Callable[..., Any], *arguments: Any) -> tuple[Any, str,
 
 
 class RateLimiter:
-    """Allows an action at most once in so many seconds."""
+    """Allows an action at most once per interval."""
 
     def __init__(self, seconds: float = 0.5) -> None:
         self._seconds, self._last = seconds, -math.inf

@@ -165,7 +165,7 @@ class RayEngine(Engine):
         return f"Ray: {', '.join(words)}; {self.workers} at a time"
 
     def share(self, at_a_time: int) -> tuple[Share, dict[str, float]]:
-        """Return the share of each of so many concurrent tasks, and Ray's resource options."""
+        """Return the share of each concurrent task, and Ray's resource options."""
         if self.device == "cuda":
             together = math.ceil(at_a_time / self.gpus)
             cores = min(

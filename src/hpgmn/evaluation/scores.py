@@ -1,4 +1,4 @@
-"""Scores over runs and over classes; the only module that reads test labels."""
+"""Scores over runs and over classes; the only module that scores test nodes."""
 
 from __future__ import annotations
 

@@ -100,10 +100,10 @@ def from_networkx(
     make: Any, network: Any, columns: ColumnOptions, prepare: bool, name: str | None
 ) -> Any:
     """Make a graph of class ``make``; see ``Graph.from_networkx``."""
-    from hpgmn.tables.columns import Columns, assign_roles, network_columns
+    from hpgmn.tables.columns import Columns, assign_roles, check_column_options, network_columns
     from hpgmn.tables.memory import read_networkx
 
-    requested = Columns(**columns)
+    requested = Columns(**check_column_options(columns))
     read = read_networkx(network)
     roles = network_columns(requested, read)
     tables = assign_roles(read.nodes, read.edges, roles, prepare=prepare)
@@ -118,10 +118,10 @@ def reading_options(
     preparation: Mapping[str, Any] | None = None,
 ) -> tuple[Columns, dict[str, Any]]:
     """Return the columns and preparation to read with, as those of another graph if given."""
-    from hpgmn.tables.columns import Columns
+    from hpgmn.tables.columns import Columns, check_column_options
     from hpgmn.tables.preparation import Preparation
 
-    columns = Columns(**options)
+    columns = Columns(**check_column_options(options))
     if like is not None and onto is not None:
         raise SettingError("like and onto exclude each other.", "Pass one of them")
     if like is not None:
@@ -167,7 +167,7 @@ def read_graph_tables(
     data = read_tables(tables, progress, log, onto=onto, earlier_ids=earlier_ids)
     progress("Checking the graph", 0, None)
     if onto is not None:
-        return _extended(onto, data, name)
+        return _extend(onto, data, name)
     graph = cls(
         data.x,
         SortedEdges.of(data.edge_index, len(data.x), data.edge_weight),
@@ -183,7 +183,7 @@ def read_graph_tables(
     return graph
 
 
-def _extended(graph: Any, new: TableData, name: str) -> Any:
+def _extend(graph: Any, new: TableData, name: str) -> Any:
     """Return the graph with new nodes after its own; they are in no part of its splits."""
     from hpgmn.tables.preparation import Preparation
     from hpgmn.tables.reading import log_degrees

@@ -203,18 +203,6 @@ def load(
     return _with_random_splits(loaded, stratified, log if is_new else logger.info)
 
 
-def check_column_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return keywords of :func:`load` from a config file; unknown ones are refused."""
-    if options:
-        from hpgmn.tables.columns import ColumnOptions
-
-        known = sorted(ColumnOptions.__annotations__)
-        for name in options:
-            if name not in known:
-                raise SettingError.unknown("entry of tables:", str(name), known)
-    return dict(options)
-
-
 def find_file(name: str) -> Path | None:
     """Return the path of the local copy of a known dataset, or None."""
     dataset = known_dataset(name)
@@ -295,14 +283,16 @@ def _tables_path(graph: str | Path) -> Path | None:
 def _refuse_table_options(graph: str | Path, columns: ColumnOptions, onto: Graph | None) -> None:
     """Refuse options about tables for a graph without tables."""
     if columns:
-        from hpgmn.tables.columns import Columns
+        from hpgmn.tables.columns import Columns, check_column_options, column_remedy
 
+        options = check_column_options(columns)
+        given = Columns(**{key: value for key, value in options.items() if value is not None})
         defaults = vars(Columns())
-        names = [key for key, value in columns.items() if value not in (defaults.get(key), [])]
+        names = [key for key, value in vars(given).items() if value != defaults[key]]
         if names:
             raise SettingError(
-                f"'{graph}' has no tables, so its columns cannot be named.",
-                f"Leave out {', '.join(names)}",
+                f"'{graph}' has no tables, so its columns cannot be named ({', '.join(names)}).",
+                column_remedy("Leave out such options", names[0]),
             )
     if onto is not None:
         raise SettingError(

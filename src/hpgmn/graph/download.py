@@ -57,7 +57,7 @@ def download(name: str) -> Path:
             if status != 0:
                 raise _failure(name, last_line)
             try:
-                _check_sizes(read_graph(draft), dataset)  # the child's word is not enough
+                _check_sizes(read_graph(draft), dataset)  # do not trust the child process
             except HPGMNError as error:
                 raise _failure(name, error.message.rstrip(".")) from None
     except (OSError, WriteError) as error:

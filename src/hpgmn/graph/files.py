@@ -118,7 +118,7 @@ def read_graph(path: str | Path, name: str | None = None) -> Graph:
     except GraphError as error:
         if str(path) in str(error):
             raise
-        raise error.prefixed(f"{_called(path)} is not valid: ") from None
+        raise error.prefixed(f"{_describe_path(path)} is not valid: ") from None
 
 
 def write_graph(graph: Graph, path: str | Path) -> None:
@@ -230,12 +230,12 @@ def _arrays(graph: Graph, *, in_folder: bool) -> dict[str, Array]:
     return {name: array for name, array in arrays.items() if array is not None}
 
 
-def _called(path: Path) -> str:
+def _describe_path(path: Path) -> str:
     return f"Graph {'folder' if path.is_dir() else 'file'} '{path}'"
 
 
 def _fault(path: Path, what: str, remedy: str) -> GraphError:
-    return GraphError(f"{_called(path)}: {what}.", remedy)
+    return GraphError(f"{_describe_path(path)}: {what}.", remedy)
 
 
 def _require(path: Path, arrays: dict[str, Array], *names: str) -> None:
@@ -276,7 +276,7 @@ def _checked_arrays(path: Path) -> dict[str, Array]:
         raise _fault(path, fault, remedy) from None
     version = arrays.get("format")
     if version is not None and version.shape == () and version.dtype.kind in "iu":
-        check_format(_called(path), int(version), GRAPH_FORMAT)  # before a missing array
+        check_format(_describe_path(path), int(version), GRAPH_FORMAT)  # before a missing array
     if path.is_dir():
         refuse_changed(path)
     for name, array in arrays.items():
@@ -284,7 +284,7 @@ def _checked_arrays(path: Path) -> dict[str, Array]:
         if array.dtype.kind not in kinds:
             raise _fault(path, f"array '{name}' has type {array.dtype}", f"Store {called}")
     if unread:
-        logger.warning("%s: ignored: %s.", _called(path), ", ".join(sorted(unread)))
+        logger.warning("%s: ignored: %s.", _describe_path(path), ", ".join(sorted(unread)))
     return arrays
 
 

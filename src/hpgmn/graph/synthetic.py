@@ -47,9 +47,9 @@ def trading_network(
     none; everyone else makes 1 + Poisson payments. A payment draws the class of its target from
     row c of :func:`class_pattern`, then any established account of that class but the payer.
 
-    As it is by default, the attributes alone give about 65 %, a GCN 48 %, and class counts in both
-    directions, with labels guessed from the attributes outside the train nodes, 96 % of the
-    97 % that ``best_accuracy`` allows.
+    With the defaults, attributes alone reach an accuracy of about 65 %, a GCN 48 %, and class
+    counts in both directions, with pseudo-labels outside the train nodes, 96 %; the upper bound
+    ``best_accuracy`` is 97 %.
 
     Args:
         num_nodes: N, at least 20 for each class.

@@ -237,7 +237,7 @@ def class_names(names: Sequence[str] | Array | None, y: Array) -> tuple[str, ...
 
 
 def _text_array(what: str, names: Any) -> Array:
-    """Convert names of any type to a text array that files can hold; one is not copied."""
+    """Convert names of any type to a text array; an existing text array is not copied."""
     if isinstance(names, str | bytes | set | frozenset | dict) or not isinstance(names, Iterable):
         raise GraphError(f"{what} must be a list of names (got {type(names).__name__}).")
     if getattr(names, "ndim", 1) != 1:

@@ -68,7 +68,7 @@ class EstimatorSettings:
     )
     estimator_epochs: int = setting(200, "maximum number of epochs of the label estimator", low=1)
     estimator_patience: int = setting(
-        50, "stop the estimator after so many epochs without a better one; 0: never", low=0
+        50, "stop the estimator after this number of epochs without improvement; 0: never", low=0
     )
 
 
@@ -332,7 +332,7 @@ def estimator_logits(task: TrainingTask, parameters: Parameters) -> Tensor:
     return trained_logits(task, estimator_stage(task, {}), parameters)
 
 
-def estimated_labels(task: TrainingTask, parameters: Parameters) -> Array:
+def compute_pseudo_labels(task: TrainingTask, parameters: Parameters) -> Array:
     """Compute the pseudo-labels of all nodes from the trained estimator: (R, N)."""
     return pseudo_labels(estimator_logits(task, parameters), task.train_labels)
 

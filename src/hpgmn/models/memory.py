@@ -33,7 +33,7 @@ NodeReduction: TypeAlias = Callable[[Tensor, str], Tensor]
 class MemorySettings:
     """Settings of the memory, its penalties and the classifier."""
 
-    memory: bool = setting(True, "whether there is a memory at all")
+    memory: bool = setting(True, "use the memory")
     num_patterns: int = setting(50, "K, the number of memory patterns", low=1)
     memory_dim: int | None = setting(
         None, "width the query is mapped to before the memory; none: no map (the paper)", low=1

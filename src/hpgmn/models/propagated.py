@@ -73,7 +73,7 @@ class PropagatedSettings(MemorySettings, TrainSettings):
     )
     pretraining_epochs: int = setting(500, "maximum number of epochs of the encoder alone", low=1)
     pretraining_patience: int = setting(
-        100, "stop it after so many epochs without a better one; 0: never", low=0
+        100, "stop it after this number of epochs without improvement; 0: never", low=0
     )
 
 

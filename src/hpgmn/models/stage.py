@@ -162,7 +162,7 @@ class TrainingStage:
         lr: one per replica.
         weight_decay: one per replica.
         epochs: upper limit.
-        patience: a replica stops after so many epochs without improvement; 0: never.
+        patience: a replica stops after this number of epochs without improvement; 0: never.
         penalty_weights: one weight per replica for each penalty the model returns.
         initial: initial values of some parameters, from an earlier stage.
         frozen: prefixes of the names of parameters that are not trained.

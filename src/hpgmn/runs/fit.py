@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from hpgmn.base.errors import HPGMNError
-from hpgmn.base.files import json_digest
+from hpgmn.base.files import json_digest, read_tensors
 from hpgmn.base.machine import reset_peak_memory
 from hpgmn.base.parsing import read_json
 from hpgmn.base.settings import make_settings, read_yaml
@@ -27,7 +27,7 @@ from hpgmn.runs.folder import (
     PREDICTIONS_FILE,
     STATE_FOLDER,
     finish,
-    note_made_with,
+    record_environment,
 )
 from hpgmn.runs.outputs import (
     TrainingResult,
@@ -36,8 +36,7 @@ from hpgmn.runs.outputs import (
     write_history,
     write_predictions,
 )
-from hpgmn.runs.spec import CONFIG_FILE, RunSpec, check_run, made_with
-from hpgmn.training.checkpoint import read_tensors
+from hpgmn.runs.spec import CONFIG_FILE, RunSpec, check_run, run_environment
 from hpgmn.training.checks import class_number
 from hpgmn.training.replicas import Fitted, Progress, fit_replicas
 from hpgmn.training.saved import MODEL_FILE, SavedModel
@@ -48,7 +47,7 @@ logger = logging.getLogger(__name__)
 
 
 ProgressCallback = Callable[[str, Progress], None]
-"""Called with what is running and how far it is."""
+"""Called with the name of the current step and its progress."""
 
 
 @dataclass(frozen=True)
@@ -128,7 +127,7 @@ def fit_run(
 
     Args:
         checked: the result of :func:`check_run`, if it was called and its warnings logged.
-        made: the result of :func:`made_with`, if it was called.
+        made: the result of :func:`run_environment`, if it was called.
         report: called after each epoch.
         should_stop: polled after each epoch; True saves the state and raises KeyboardInterrupt.
         memory_share: this process's share of the memory, where several train at once.
@@ -147,7 +146,9 @@ def fit_run(
         [graph_content(graph, spec.splits), entry.source],
         lambda: [graph.fingerprint, graph.y.tolist(), entry.source],
     )
-    changed = note_made_with(folder, spec, made or made_with(graph, spec.splits, spec.device))
+    changed = record_environment(
+        folder, spec, made or run_environment(graph, spec.splits, spec.device)
+    )
     for line in changed:
         logger.warning(line)
     settings = make_settings(entry.settings, spec.settings)
@@ -199,7 +200,7 @@ def state_identity(
 ) -> str:
     """Return the identity under which states of a training are saved and resumed.
 
-    States that a version before 0.2 has left in the folder keep theirs, which included the version.
+    States written before 0.2 keep their original identity, which contains the version.
 
     Args:
         content: what determines the result besides the specification.

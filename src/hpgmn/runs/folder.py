@@ -60,10 +60,10 @@ def write_config(folder: Path, spec: RunSpec, made: Mapping[str, Any] | None = N
     write_text(folder / CONFIG_FILE, yaml.safe_dump(content, sort_keys=False))
 
 
-def note_made_with(folder: Path, spec: RunSpec, now: Mapping[str, Any]) -> list[str]:
-    """Record in the config what a run is made with; of a resumed run return what has changed.
+def record_environment(folder: Path, spec: RunSpec, now: Mapping[str, Any]) -> list[str]:
+    """Record the environment of a run in its config; return the differences of a resumed run.
 
-    The record of its start stays.
+    A resumed run keeps its original record.
     """
     before = read_yaml(folder / CONFIG_FILE) if (folder / CONFIG_FILE).exists() else {}
     if "made_with" in before and any((folder / STATE_FOLDER).glob("state*.safetensors")):
@@ -181,7 +181,7 @@ def _remove_run(folder: Path) -> None:
 
 
 def _refuse_links(folder: Path) -> None:
-    """Refuse to write through links: whoever made the folder may have aimed them anywhere."""
+    """Refuse symbolic links in a run folder: they may point outside of it."""
     for parent in (folder, folder / STATE_FOLDER, folder / BACKUP_FOLDER):
         for path in parent.iterdir() if parent.is_dir() else ():
             if path.is_symlink():

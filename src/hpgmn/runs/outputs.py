@@ -19,6 +19,7 @@ from hpgmn.base.files import (
     RUN_FORMAT,
     atomic_write,
     check_format,
+    read_tensors,
     verify_run_checksum,
     with_checksum,
     write_text,
@@ -30,7 +31,6 @@ from hpgmn.base.version import __version__
 from hpgmn.graph import Array, Graph, Split
 from hpgmn.models.stage import Replica
 from hpgmn.runs.spec import RunSpec
-from hpgmn.training.checkpoint import read_tensors
 from hpgmn.training.checks import class_number
 from hpgmn.training.saved import MODEL_FILE
 
@@ -98,7 +98,7 @@ def graph_summary(graph: Graph | Shards, homophily: float | None) -> dict[str, A
 def run_metrics(
     spec: RunSpec, result: TrainingResult, graph: str, summary: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return the content of ``metrics.json``; the only place that reads test labels.
+    """Return the content of ``metrics.json``, where test nodes are scored.
 
     Args:
         graph: its name.

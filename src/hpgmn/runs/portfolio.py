@@ -37,10 +37,10 @@ TIME_LIMIT = 900.0
 LARGE_NODES = 20_000
 """A graph with more nodes gets the portfolio of large graphs."""
 MAX_SPLITS, ENOUGH_NODES = 5, 1000
-"""Members are tried on so many splits, or on fewer that have so many validation nodes."""
+"""Members are tried on at most five splits, fewer if those have 1,000 validation nodes together."""
 MAX_GAP, MIN_EPOCHS = 0.2, 100
-"""A member trained alone is stopped if, after so many epochs of a classifying stage, its best
-validation score is this far below that of the best member."""
+"""A member trained alone is stopped if its best validation score after MIN_EPOCHS epochs of a
+classifying stage is MAX_GAP below that of the best member."""
 
 _OVERWRITE = Remedy("Restart", option="overwrite", value=True)
 

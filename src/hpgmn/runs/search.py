@@ -36,7 +36,7 @@ SAMPLERS = ("tpe", "random")
 PRUNING_EPOCHS = 60
 """No trial is pruned earlier."""
 PRUNING_TRIALS = 5
-"""No trial is pruned before so many have finished."""
+"""Number of finished trials before any trial is pruned."""
 SAMPLED_BEST, SAMPLED_LATEST = 100, 400
 """Of a longer search TPE sees the best and the latest trials only: the time for a suggestion grows
 with their number, and at most the best 25 count as good."""

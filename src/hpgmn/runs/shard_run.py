@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from hpgmn.base.errors import HPGMNError, Remedy, SettingError
-from hpgmn.base.files import atomic_write, lock_folder
+from hpgmn.base.files import atomic_write, lock_folder, read_tensors
 from hpgmn.base.metrics import (
     calibrated_probabilities,
     fit_temperatures,
@@ -40,8 +40,8 @@ from hpgmn.runs.folder import (
     STATE_FOLDER,
     finish,
     finished_run,
-    note_made_with,
     prepare_folder,
+    record_environment,
 )
 from hpgmn.runs.outputs import (
     NodeTable,
@@ -51,10 +51,9 @@ from hpgmn.runs.outputs import (
     run_metrics,
     write_history,
 )
-from hpgmn.runs.spec import RunSpec, changes, check_seeds, surroundings
+from hpgmn.runs.spec import RunSpec, changes, check_seeds, machine_environment
 from hpgmn.shards import ESTIMATOR_FILE, Shards
 from hpgmn.statistics import StatisticsSettings
-from hpgmn.training.checkpoint import read_tensors
 from hpgmn.training.checks import (
     LabelCounts,
     check_counts,
@@ -84,7 +83,7 @@ BATCH_SIZE = 1024
 """Default number of train nodes in a step of all ranks together."""
 STATE_FILE = "state.safetensors"
 MOST_NAMED_NODES = 1_000_000
-"""A saved model keeps the names of up to so many nodes, which are part of the file's header."""
+"""Largest number of node names that a saved model keeps; they are part of the file's header."""
 
 Report = Callable[[Progress], None]
 
@@ -188,10 +187,10 @@ def label_warnings(shards: Shards, metric: str) -> list[str]:
     ]
 
 
-def made_with_shards(shards: Shards, ranks: int, device: str) -> dict[str, Any]:
+def shard_environment(shards: Shards, ranks: int, device: str) -> dict[str, Any]:
     """Return what results depend on besides the specification, for ``config.yaml``."""
     about = {"shards": str(shards.folder.resolve()), "shards_content": shards.identity}
-    return {**about, "ranks": ranks, **surroundings(device)}
+    return {**about, "ranks": ranks, **machine_environment(device)}
 
 
 def run_on_shards(
@@ -236,9 +235,9 @@ class _RankRun:
             about = [self.shards.identity]
             identity = state_identity(self.folder, self.spec, about, lambda: about)
             self.state_folder.mkdir(parents=True, exist_ok=True)
-            made = made_with_shards(self.shards, self.ranks.size, self.spec.device)
+            made = shard_environment(self.shards, self.ranks.size, self.spec.device)
             warnings += label_warnings(self.shards, self.spec.metric)
-            warnings += note_made_with(self.folder, self.spec, made)
+            warnings += record_environment(self.folder, self.spec, made)
         for line in warnings:
             logger.warning(line)
         identity = self.ranks.broadcast_text(identity)
@@ -401,13 +400,13 @@ class ShardTraining:
     watch: Callable[[RunSpec, Shards], AbstractContextManager[Report]]
 
     def spec(self, device: str, ranks: int) -> tuple[RunSpec, Shards]:
-        """Check the request for so many ranks; log what differs from the earlier run."""
+        """Check the request for this number of ranks; log what differs from the earlier run."""
         shards = Shards(self.shards)
         shards.shares(ranks)
         metric = DATASETS[shards.source].metric if shards.source in DATASETS else "accuracy"
         spec = shard_spec(shards, device=device, **({"metric": metric} | dict(self.options)))
         if self.config.get("made_with"):
-            for line in changes(self.config, made_with_shards(shards, ranks, device)):
+            for line in changes(self.config, shard_environment(shards, ranks, device)):
                 logger.warning(line)
         return spec, shards
 

@@ -233,12 +233,12 @@ def check_run(spec: RunSpec, graph: Graph) -> tuple[list[Split], list[str]]:
     return splits, warnings
 
 
-def made_with(graph: Graph, splits: Sequence[int], device: str) -> dict[str, Any]:
+def run_environment(graph: Graph, splits: Sequence[int], device: str) -> dict[str, Any]:
     """Return what results depend on bit for bit beside the specification, for ``config.yaml``."""
-    return {"graph_content": graph_content(graph, splits), **surroundings(device)}
+    return {"graph_content": graph_content(graph, splits), **machine_environment(device)}
 
 
-def surroundings(device: str) -> dict[str, Any]:
+def machine_environment(device: str) -> dict[str, Any]:
     """Return the library versions and the machine on which results depend bit for bit."""
     machine = hardware(device)
     return {
@@ -257,7 +257,7 @@ def changes(config: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
 
     Args:
         config: the ``config.yaml`` of the run; what it does not record counts as unchanged.
-        now: the present :func:`made_with`.
+        now: the present :func:`run_environment`.
     """
     before: Mapping[str, Any] = config.get("made_with") or {}
     lines = [

@@ -24,6 +24,13 @@ FORMAT = "format"
 
 _OTHER_STUDY = Remedy("Choose another file", option="study")
 _SQLITE = b"SQLite format 3\0"
+_TABLES = {
+    *("studies", "study_directions", "study_user_attributes", "study_system_attributes"),
+    *("trials", "trial_user_attributes", "trial_system_attributes", "trial_params"),
+    *("trial_values", "trial_intermediate_values", "trial_heartbeats"),
+    *("version_info", "alembic_version"),
+}
+"""The tables that Optuna makes before it records the study."""
 _FULL = "database or disk is full"
 _DAMAGED = "database disk image is malformed"
 _UNSHOWN = {
@@ -59,8 +66,9 @@ def study_exists(path: Path) -> bool:
                 raise refusal
             # Optuna makes the table of studies first and fills it last: a search may be killed
             # before.
-            query = "SELECT count(*) FROM sqlite_master WHERE type = 'table'"
-            if database.execute(query).fetchone() == (0,):
+            query = "SELECT name FROM sqlite_master WHERE type = 'table'"
+            tables = {name for (name,) in database.execute(query)}
+            if not tables:
                 return False
             names = database.execute("SELECT study_name FROM studies").fetchall()
     except sqlite3.Error:
@@ -69,7 +77,7 @@ def study_exists(path: Path) -> bool:
         raise HPGMNError(
             f"Cannot read the study {path} ({error.strerror or error}).", _OTHER_STUDY
         ) from None
-    if names and (STUDY_NAME,) not in names:
+    if (STUDY_NAME,) not in names and (names or not tables <= _TABLES):
         raise refusal
     return bool(names)
 
@@ -160,7 +168,7 @@ def refuse_other(path: Path, before: Mapping[str, Any], now: Mapping[str, Any]) 
         return
     differences = [
         f"{'fixed settings' if name == 'fixed' else name} "
-        f"({_shown(before.get(name))}, now {_shown(now.get(name))})"
+        f"({_format_value(before.get(name))}, now {_format_value(now.get(name))})"
         for name in changed
         if name not in _UNSHOWN
     ] or [f"{_UNSHOWN[name]} changed" for name in changed]
@@ -170,9 +178,9 @@ def refuse_other(path: Path, before: Mapping[str, Any], now: Mapping[str, Any]) 
     )
 
 
-def _shown(value: Any) -> str:
+def _format_value(value: Any) -> str:
     if isinstance(value, dict):
-        return " ".join(f"{name}={_shown(part)}" for name, part in value.items()) or "none"
+        return " ".join(f"{name}={_format_value(part)}" for name, part in value.items()) or "none"
     return format_setting(value)
 
 

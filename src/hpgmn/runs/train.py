@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from hpgmn.base.errors import Remedy, SettingError
 from hpgmn.base.files import lock_folder
 from hpgmn.graph import Graph, Split
-from hpgmn.graph.datasets import DATASETS, check_column_options, load
+from hpgmn.graph.datasets import DATASETS, load
 from hpgmn.models import find_model, has_settings_for, is_custom, read_config
 from hpgmn.runs.fit import FittedRun, Monitor, ProgressCallback, fit_run, make_monitor
 from hpgmn.runs.folder import (
@@ -29,7 +29,7 @@ from hpgmn.runs.folder import (
     warnings_among,
 )
 from hpgmn.runs.run import Run, open_run
-from hpgmn.runs.spec import RunSpec, changes, check_run, made_with, make_spec, resolve_device
+from hpgmn.runs.spec import RunSpec, changes, check_run, make_spec, resolve_device, run_environment
 
 if TYPE_CHECKING:
     from hpgmn.engines import Engine
@@ -115,7 +115,7 @@ def train(
         spec = make_spec(loaded, source, options, {} if is_chosen else settings)
         checked = check_run(spec, loaded)
         if options.get("made_with") and options.get("graph") == spec.graph:
-            for line in changes(options, made_with(loaded, spec.splits, spec.device)):
+            for line in changes(options, run_environment(loaded, spec.splits, spec.device)):
                 logger.warning(line)
         for line in checked[1]:  # before minutes of work
             logger.warning(line)
@@ -184,7 +184,12 @@ def open_graph(
             "No graph is given.",
             "Name a dataset, a graph file or tables, or use the config.yaml of a run",
         )
-    options["tables"] = check_column_options({**options.get("tables", {}), **(columns or {})})
+    tables = {**options.get("tables", {}), **(columns or {})}
+    if tables:
+        from hpgmn.tables.columns import check_column_options
+
+        tables = check_column_options(tables, "entry of tables:")
+    options["tables"] = tables
     loaded = load(
         source,
         options.get("protocol"),
@@ -299,7 +304,7 @@ class Job:
     ) -> Run:
         """Train, or finish what an earlier process has left; return the run."""
         spec, graph, folder = self.spec, self.graph, self.folder
-        made = made_with(graph, spec.splits, spec.device)
+        made = run_environment(graph, spec.splits, spec.device)
         prepare_folder(
             *(folder, spec),
             resume=resume,

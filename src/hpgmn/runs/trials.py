@@ -46,7 +46,7 @@ DEFECTIVE = {
     "squirrel-filtered": "squirrel",
     "cornell": "cornell-geomgcn",
 }
-"""Graph without known defects → the one with them that the literature uses."""
+"""Cleaned dataset → original dataset, for which the literature gives settings."""
 
 
 def kind_of(graph: str) -> str:
@@ -103,7 +103,7 @@ def literature(model: str, graph: str) -> dict[str, Any]:
         for entry in _content("literature.yaml").get(model, ())
         for name in entry["graphs"]
     }
-    # A graph without settings of its own takes those of its form with defects.
+    # Fall back to the settings published for the original dataset.
     for name in (graph, DEFECTIVE.get(graph, graph), "default"):
         if name in known:
             return dict(known[name])

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 PRUNING_INTERVAL = 20
-"""A trial may be pruned each time it has trained so many epochs more."""
+"""Epochs between two decisions whether to prune a trial."""
 TRIES = 2
 """How often one call starts a trial whose process or machine is lost."""
 
@@ -125,7 +125,7 @@ def tune(
         protocol: a published protocol, whose splits are used.
         metric: what is optimised [that of the dataset, or accuracy].
         settings: fixed in all trials.
-        timeout: no trial starts after so many seconds.
+        timeout: seconds after which no trial starts.
         device: "auto", "cpu" or "cuda".
         deterministic: bit-identical results on a GPU [no].
         pruning: stop trials below the median of the others [with tpe].

@@ -1,4 +1,4 @@
-"""A cache on disk of statistics that took long, of bounded size.
+"""A cache on disk, of bounded size, for statistics that are slow to compute.
 
 The key of an entry is a digest of everything the result depends on, rounding included: inputs,
 settings, the code of this package, library versions, processor, denormals and, where they matter
@@ -454,7 +454,7 @@ def _code_digest(package: Path) -> str:
     """Return a digest of the code that computes statistics, so that old results are not read."""
     result = hashlib.blake2b(digest_size=20)
     paths = sorted((package / "statistics").glob("*.py"))
-    if paths:  # in a zip there are no files, and versions have to do
+    if paths:  # a zip archive has no source files: the versions must suffice
         paths += [package / "base" / name for name in _HELPERS]
     for path in paths:
         result.update(path.name.encode() + b"\0" + path.read_bytes())

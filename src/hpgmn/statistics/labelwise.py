@@ -31,7 +31,7 @@ from hpgmn.graph import Array, Attributes
 from hpgmn.statistics.operators import SparseReplicaRows, Statistic, take_nodes
 
 COMPILED_FROM = 10**8
-"""Edges times attributes above which the kernel pays for numba's start-up."""
+"""Edges times attributes above which compiling the numba kernel is worthwhile."""
 
 _BUFFER = 1 << 17  # numbers of a block of rows, 512 KiB: it stays in the cache
 _PIECE = 1 << 15  # numbers that torch converts without starting threads
@@ -128,7 +128,7 @@ def class_means(
 
 
 def is_compiled(x: Attributes, edges: int) -> bool:
-    """Return whether class means of so many edges are computed by :func:`fill_class_means`."""
+    """Return whether :func:`fill_class_means` is faster for this number of edges."""
     return not sp.issparse(x) and edges * x.shape[1] >= COMPILED_FROM
 
 

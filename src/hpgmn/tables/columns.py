@@ -51,6 +51,17 @@ class ColumnOptions(TypedDict, total=False):
     directed: bool | None
 
 
+def check_column_options(
+    options: Mapping[str, Any] | ColumnOptions, kind: str = "option of columns"
+) -> dict[str, Any]:
+    """Return the options as a dictionary; refuse unknown names."""
+    known = sorted(ColumnOptions.__annotations__)
+    for name in options:
+        if name not in known:
+            raise SettingError.unknown(kind, str(name), known)
+    return dict(options)
+
+
 @dataclass(frozen=True)
 class Columns:
     """What the user says about the columns.
@@ -249,7 +260,7 @@ def assign_roles(
     if preparation is not None:
         if columns.directed is None:
             directed = preparation.roles["directed"]
-        columns = _as_trained(node_table, edge_table, columns, preparation.roles)
+        columns = _trained_columns(node_table, edge_table, columns, preparation.roles)
     roles = {
         role: _find(edge_table if role in _EDGE_ROLES else node_table, role, getattr(columns, role))
         for role in NAMES
@@ -264,7 +275,7 @@ def assign_roles(
                 first, second = [role for role in group if roles[role] == name][:2]
                 raise SettingError(
                     f"Column '{name}' cannot be both {first} and {second}.",
-                    _name_column(f"Name another column for the {second}", second),
+                    column_remedy(f"Name another column for the {second}", second),
                 )
     reserved = [roles[role] for role in _NODE_ROLES if roles[role] is not None]
     if columns.split_by is not None:
@@ -279,7 +290,9 @@ def assign_roles(
         edge_table,
         attributes=attributes,
         directed=directed,
-        categories=tuple(_known(node_table, "categories", name) for name in columns.categories),
+        categories=tuple(
+            _require_column(node_table, "categories", name) for name in columns.categories
+        ),
         split_by=None if columns.split_by is None else (columns.split_by[0], columns.split_by[1]),
         drop_unknown_edges=columns.drop_unknown_edges,
         prepare=prepare,
@@ -288,7 +301,7 @@ def assign_roles(
     )
 
 
-def _as_trained(
+def _trained_columns(
     node_table: Table, edge_table: Table, columns: Columns, roles: Mapping[str, Any]
 ) -> Columns:
     """Return the columns of the training tables; later tables may lack optional ones."""
@@ -326,8 +339,8 @@ def _split_column(table: Table, columns: Columns, roles: Mapping[str, Any]) -> s
             Remedy("Leave out the split column", option="split", flag="split-column")
             | Remedy("Leave out the other", option="split_by"),
         )
-    if _known(table, "split_by", name) in (roles["id"], roles["label"]):
-        raise _in_use("split_by", name, table)
+    if _require_column(table, "split_by", name) in (roles["id"], roles["label"]):
+        raise _column_in_use("split_by", name, table)
     return name
 
 
@@ -373,29 +386,29 @@ def _open_edges(path: Path) -> Table:
 def _find(table: Table, role: str, name: str | None) -> Any:
     """Return the column of a role; None if an optional one is missing."""
     if name:
-        return _known(table, role, name)
-    if name is None and (detected := _detected(table, role)):
+        return _require_column(table, role, name)
+    if name is None and (detected := _detect_columns(table, role)):
         return detected[0]
     if role in _REQUIRED:
         raise GraphError(
             f"{table.label} has no column for the {role} ({', '.join(NAMES[role])}); its columns "
             f"are {list_names(table.types, _MAX_LISTED, '')}.",
-            _name_column("Name the column", role),
+            column_remedy("Name the column", role),
         )
     return None
 
 
-def _detected(table: Table, role: str) -> list[str]:
+def _detect_columns(table: Table, role: str) -> list[str]:
     """Return the columns with a usual name of a role."""
     by_name = {column.strip().casefold(): column for column in reversed(table.types)}
     return [by_name[name] for name in NAMES.get(role, ()) if name in by_name]
 
 
-def _known(table: Table, option: str, name: str) -> str:
+def _require_column(table: Table, option: str, name: str) -> str:
     """Return the name of an existing column."""
     if name in table.types:
         return name
-    best = nearest(name, table.types, 0.75) or next(iter(_detected(table, option)), None)
+    best = nearest(name, table.types, 0.75) or next(iter(_detect_columns(table, option)), None)
     hint = f"Did you mean '{best}'? " if best else ""
     value: Any = [best] if best and option in _LISTS else best
     if option == "split_by":
@@ -407,19 +420,16 @@ def _known(table: Table, option: str, name: str) -> str:
     )
 
 
-def _in_use(option: str, name: str, table: Table) -> SettingError:
+def _column_in_use(option: str, name: str, table: Table) -> SettingError:
     return SettingError(
         f"Column '{name}' of {table.label} already has another role.",
-        _name_column("Choose another column", option),
+        column_remedy("Choose another column", option),
     )
 
 
-def _name_column(action: str, option: str) -> Remedy:
+def column_remedy(action: str, option: str) -> Remedy:
+    """Return a remedy that names an option of columns."""
     return Remedy(action, option=option, flag=_FLAGS.get(option))
-
-
-def _listed(table: Table) -> str:
-    return list_names(table.types, _MAX_LISTED, quote="")
 
 
 def _attributes(
@@ -428,8 +438,8 @@ def _attributes(
     """Return the requested columns, or all without a role; without preparation, only numbers."""
     for option, names in (("drop", columns.drop), ("attributes", columns.attributes or ())):
         for name in names:
-            if _known(table, option, name) in reserved:
-                raise _in_use(option, name, table)
+            if _require_column(table, option, name) in reserved:
+                raise _column_in_use(option, name, table)
     requested = tuple(table.types) if columns.attributes is None else columns.attributes
     names = tuple(name for name in requested if name not in reserved and name not in columns.drop)
     for name in () if prepare else names:

@@ -203,7 +203,7 @@ def _unknown_end(columns: list[Any], block: Array, row: int) -> tuple[str, Any]:
 
 
 def _groups(batches: Iterator[pa.RecordBatch], rows: int) -> Iterator[pa.Table]:
-    """Combine batches to at least so many rows: each group costs a hash table of all ids."""
+    """Combine batches to a minimum number of rows: each group costs a hash table of all ids."""
     group: list[pa.RecordBatch] = []
     for batch in batches:
         group.append(batch)

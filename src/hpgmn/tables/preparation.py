@@ -5,7 +5,7 @@
 | numbers | standardised; missing values become the median |
 | dates | days since 1970, then like numbers |
 | booleans, or 0 and 1 only | unchanged |
-| up to ``ONE_HOT`` different words | one for each word; missing is a word of its own |
+| up to ``ONE_HOT`` different words | one for each word; missing values are a separate category |
 | more words | ``HASHED``, chosen by a checksum of the word |
 | free text, names | none, with a warning |
 | a single value | none |

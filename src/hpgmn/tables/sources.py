@@ -278,7 +278,7 @@ def open_table(path: Path, edge_names: Sequence[Collection[str]] = ()) -> Table:
     if path.suffix == ".parquet":
         return ParquetTable(path)
     with readable(path), path.open("rb") as file:
-        head = _decoded(path, file.read(_PROBE_BYTES)).splitlines()
+        head = _decode_start(path, file.read(_PROBE_BYTES)).splitlines()
     if path.suffix in _SEPARATORS:
         line = head[0] if head else ""
         return CsvTable(path, max(_SEPARATORS[path.suffix], key=line.count))
@@ -297,7 +297,7 @@ def open_table(path: Path, edge_names: Sequence[Collection[str]] = ()) -> Table:
     return CsvTable(path, separator, names, skip)
 
 
-def _decoded(path: Path, start: bytes) -> str:
+def _decode_start(path: Path, start: bytes) -> str:
     """Decode the start of a file; its last character may be incomplete."""
     try:
         text, _ = codecs.utf_8_decode(start, "strict", False)
@@ -359,14 +359,14 @@ def readable(path: Path) -> Iterator[None]:
             raise _not_utf8(path) from None
         ragged = _RAGGED.search(reason)
         if ragged is not None:
-            raise _ragged(path, *(int(number) for number in ragged.groups())) from None
+            raise _ragged_row(path, *(int(number) for number in ragged.groups())) from None
         what = path.suffix.removeprefix(".")
         raise GraphError(
             f"'{path}' cannot be read as a {what} file ({reason[:200]}).", "Write it again"
         ) from None
 
 
-def _ragged(path: Path, row: int, expected: int, received: int) -> GraphError:
+def _ragged_row(path: Path, row: int, expected: int, received: int) -> GraphError:
     """Return the error for a row with fewer or more values than columns."""
     where = f"{path.name}: row {row:,} of the file has"
     if received < expected:

@@ -91,8 +91,8 @@ def scarce_classes(counts: Array, class_names: Sequence[str]) -> list[str]:
     where = "the split" if len(counts) == 1 else f"{number} of {len(counts)} splits"
     subject = f"Class {names[0]} has" if len(names) == 1 else f"Classes {', '.join(names)} have"
     return [
-        f"{subject} fewer than {FEW_NODES} train nodes in {where}: hardly anything is learned of "
-        "so few. Label more nodes, or merge classes."
+        f"{subject} fewer than {FEW_NODES} train nodes in {where}: too few to learn "
+        "from. Label more nodes, or merge classes."
     ]
 
 

@@ -21,6 +21,7 @@ from hpgmn.base.errors import HPGMNError, Remedy
 from hpgmn.base.files import (
     RUN_FORMAT,
     check_format,
+    damaged_file,
     verify_run_checksum,
     with_checksum,
     write_text,
@@ -41,7 +42,6 @@ from hpgmn.models.stage import (
     make_task,
 )
 from hpgmn.statistics import LocalStatistics
-from hpgmn.training.checkpoint import damaged_file
 from hpgmn.training.ranks import Ranks
 from hpgmn.training.state import TrainState, read_state, require_identity, write_state
 from hpgmn.training.trainer import run_training_thread, train

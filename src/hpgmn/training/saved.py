@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from hpgmn.base.errors import HPGMNError, Remedy
-from hpgmn.base.files import RUN_FORMAT
+from hpgmn.base.files import RUN_FORMAT, damaged_file, read_tensors, write_tensors
 from hpgmn.base.metrics import calibrated_probabilities, fit_temperatures, mean_logits
 from hpgmn.base.settings import make_settings, settings_dict
 from hpgmn.graph import Array, Graph
@@ -23,7 +23,6 @@ from hpgmn.models.hpgmn import estimator_logits, label_logits
 from hpgmn.models.stage import ModelEntry, Parameters, Replica, TrainingTask, logits
 from hpgmn.statistics import LocalStatistics
 from hpgmn.statistics.local import fix_sketches
-from hpgmn.training.checkpoint import damaged_file, read_tensors, write_tensors
 
 if TYPE_CHECKING:
     from hpgmn.training.replicas import Fitted

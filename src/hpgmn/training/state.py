@@ -14,10 +14,9 @@ from torch import Tensor
 from torch.optim.adam import adam
 
 from hpgmn.base.errors import HPGMNError, Remedy
-from hpgmn.base.files import RUN_FORMAT
+from hpgmn.base.files import RUN_FORMAT, damaged_file, read_tensors, write_tensors
 from hpgmn.base.randomness import load_kernels
 from hpgmn.models.stage import Parameters, Rates, TrainingStage
-from hpgmn.training.checkpoint import damaged_file, read_tensors, write_tensors
 
 _BETA1, _BETA2, _EPSILON = 0.9, 0.999, 1e-8
 

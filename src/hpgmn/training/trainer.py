@@ -62,7 +62,7 @@ LARGE = 1e9
 """Larger values overflow single precision, whatever the settings."""
 
 _VALUES = 10_000_000  # inspected of each statistic
-_SPREAD = 10.0  # a setting so many times its default is the likelier cause
+_SPREAD = 10.0  # a setting this many times its default is the likelier cause
 
 
 def cause_of_divergence(

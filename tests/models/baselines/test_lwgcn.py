@@ -14,7 +14,7 @@ from hpgmn.base.settings import make_settings
 from hpgmn.graph import Graph
 from hpgmn.models import MODELS
 from hpgmn.models.baselines.lwgcn import ClassMeans, LabelwiseStates, LWGCNSettings, Mixture
-from hpgmn.models.hpgmn import estimated_labels
+from hpgmn.models.hpgmn import compute_pseudo_labels
 from hpgmn.models.layers import initialise
 from hpgmn.models.stage import (
     Parameters,
@@ -121,7 +121,7 @@ def test_it_is_the_formula(wild_graph, kind, form, settings):
     graph = wild_graph if kind == "dense" else with_sparse_attributes(wild_graph)
     task = task_of(graph, form=form, **settings)
     stage, done = built(task)
-    labels = estimated_labels(task, done["estimator"])
+    labels = compute_pseudo_labels(task, done["estimator"])
     assert (labels[0] != labels[1]).any()
     x = torch.from_numpy(np.asarray(wild_graph.x))
     order = {"raw": None, "fraction": 1, "unit": 2}[task.settings[0].attributes_scaling]
@@ -141,7 +141,7 @@ def test_gradients_are_those_of_the_formula_and_replicas_do_not_mix(wild_graph, 
     target = torch.randn(23, 4, generator=torch.Generator().manual_seed(1))
     noise = Noise(task.keys("main"), 1)
     (stage.model(stage.inputs, noise).logits[0] * target).sum().backward()
-    labels = estimated_labels(task, done["estimator"])
+    labels = compute_pseudo_labels(task, done["estimator"])
     x = torch.from_numpy(np.asarray(wild_graph.x))
     (formula(twin, task, 0, labels[0], x) * target).sum().backward()
     for found, expected in zip(stage.model.parameters(), twin.model.parameters(), strict=True):
@@ -233,7 +233,7 @@ def test_a_dropped_attribute_is_dropped_in_all_its_means(wild_graph):
     stage, done = built(task)
     noise = Noise(task.keys("main"), 1)
     found = stage.model(stage.inputs, noise).logits
-    labels = estimated_labels(task, done["estimator"])
+    labels = compute_pseudo_labels(task, done["estimator"])
     rate = stage.model.input_rate
     factors = noise.keep("attributes", (7,), rate) * rate.scale[:, None]
     assert 0 < (factors == 0).sum() < 14
@@ -269,7 +269,7 @@ def test_another_graph_is_classified_with_its_own_pseudo_labels(wild_graph):
         task = task_of(wild_graph, form=form)
         state = train(task, ENTRY)
         moved = TrainingTask(type(task.statistics)(other), task.replicas, nobody, nobody, 4)
-        guesses = estimated_labels(moved, state.done["estimator"])
+        guesses = compute_pseudo_labels(moved, state.done["estimator"])
         found = logits(moved, ENTRY, state.done)
         stage = ENTRY.stages["main"](task, state.done)
         load_parameters(stage.model, state.done["main"])

@@ -49,7 +49,7 @@ class CPGNNSettings(chebnet.ChebNetSettings):
     )
     prior_epochs: int = setting(400, "maximum number of epochs of the prior's own training", low=1)
     prior_patience: int = setting(
-        100, "stop it after so many epochs without a better one; 0: never", low=0
+        100, "stop it after this number of epochs without improvement; 0: never", low=0
     )
     rounds: int = setting(1, "rounds of propagation of the beliefs", low=1, high=16)
     normalization: str = setting(
@@ -135,7 +135,7 @@ def _prior_inputs(task: TrainingTask) -> dict[str, Any]:
 def fill_gaps(means: Array) -> Array:
     """Fill the rows of zeros of (R, C, C), those of classes without data, from the transpose.
 
-    What two such classes are to each other shares what is left to 1.
+    Entries between two such classes share the rest of the row equally, so that rows sum to 1.
 
     >>> fill_gaps(np.array([[[0.7, 0.3], [0.0, 0.0]]]))
     array([[[0.7, 0.3],
@@ -178,7 +178,7 @@ def _divide(values: Array, totals: Array) -> Array:
     return np.divide(values, totals, out=np.zeros_like(values), where=totals > 0)
 
 
-def estimated_compatibility(task: TrainingTask, parameters: Parameters) -> Tensor:
+def estimate_compatibility(task: TrainingTask, parameters: Parameters) -> Tensor:
     """Ĥ from the train nodes and the trained prior, (R, C, C).
 
     The mean over the train nodes of each class of D⁻¹·A·B̃ (B̃: the prior's beliefs, true labels on
@@ -226,7 +226,7 @@ def _main(task: TrainingTask, done: Mapping[str, Parameters]) -> TrainingStage:
         "class_weights": task.class_weights,
     }
     initial = {f"prior.{name}": value for name, value in done["prior"].items()}
-    initial["compatibility.matrix"] = estimated_compatibility(task, done["prior"])
+    initial["compatibility.matrix"] = estimate_compatibility(task, done["prior"])
     return main_stage(
         task,
         CPGNN(task),

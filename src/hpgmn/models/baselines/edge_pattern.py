@@ -13,7 +13,7 @@ from torch import Tensor
 from hpgmn.base.sparse import SparseMatrix, block_diagonal
 
 MOST_ENTRIES = 2**26
-"""Replicas share one block-diagonal matrix up to so many edges."""
+"""Largest number of entries of one block-diagonal matrix for all replicas."""
 
 
 class EdgePattern:
@@ -24,7 +24,7 @@ class EdgePattern:
 
     Args:
         matrix: (N, N) CSR with sorted 32-bit indices; E stored entries.
-        most_entries: replicas are multiplied together up to so many edges.
+        most_entries: the largest number of entries for which replicas are multiplied together.
 
     Attributes:
         weights: (E,) the matrix's values, row by row.
@@ -113,7 +113,7 @@ class EdgePattern:
             yield block, left.contiguous(), right.contiguous()
 
     def _block(self, replicas: int, *, transposed: bool) -> SparseMatrix:
-        """The pattern of so many replicas along one diagonal, cached."""
+        """Return the block-diagonal pattern of several replicas, cached."""
         key = (replicas, transposed)
         if key not in self._blocks:
             pattern = block_diagonal([self._patterns[transposed]] * replicas)

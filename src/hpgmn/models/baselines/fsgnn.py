@@ -112,7 +112,7 @@ def normalise_adjacency(adjacency: sp.csr_array, self_loop: float) -> sp.csr_arr
     )
 
 
-def pays_dense(graph: Graph, num_edges: int, hops: int, sets: int) -> bool:
+def should_densify(graph: Graph, num_edges: int, hops: int, sets: int) -> bool:
     """Return whether dense rows of the hops' attributes fit and are faster than propagation.
 
     Rows of ÂᵏX fill up: after two hops a quarter of chameleon's entries are not zero.
@@ -150,7 +150,7 @@ def _hop_attributes(statistics: LocalStatistics, settings: FSGNNSettings) -> lis
     ]
     attributes = statistics.attributes(settings.attributes_scaling)
     hop_statistics: list[Statistic] = [attributes]
-    if not pays_dense(graph, adjacency.nnz, hops, len(loops)):
+    if not should_densify(graph, adjacency.nnz, hops, len(loops)):
         last: list[Statistic] = [attributes] * len(loops)
         for _ in range(hops):  # by products alone: the hops themselves would be dense
             last = [NeighborMean(hop, matrix) for hop, matrix in zip(last, matrices, strict=True)]

@@ -114,9 +114,9 @@ class GCNII(Baseline, NodeModel):
     """H⁽⁰⁾ = ReLU(X·W + b), :class:`DeepConvolutions`, logits = H⁽ᴸ⁾·W' + b'; P = D̃^-½·(A+I)·D̃^-½.
 
     Differs from the authors' code in the input's dropout, which drops whole columns, in Glorot's
-    first values, and in GCNII*, where their code leaves the shares out of what is weighted. Their
-    code reads the edges of WebKB and the Wikipedia graphs in one direction (``neighbors`` "out")
-    and normalises rows and columns by the degrees of the edges read, as is done here.
+    first values, and in GCNII*, where their code applies the weights without the factors 1-α and
+    α. Like here, their code reads the edges of WebKB and the Wikipedia graphs in one direction
+    (``neighbors`` "out") and normalises rows and columns by the degrees of the edges read.
     """
 
     def __init__(self, task: TrainingTask) -> None:

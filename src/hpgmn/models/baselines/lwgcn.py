@@ -22,7 +22,7 @@ from hpgmn.base.sparse import SparseMatrix, block_diagonal, scale_attributes
 from hpgmn.graph import Array, Graph
 from hpgmn.models.baselines import gcnii
 from hpgmn.models.baselines.baseline import Baseline, GraphSettings, attributes_input, stack_layers
-from hpgmn.models.hpgmn import EstimatorSettings, estimated_labels, estimator_stage
+from hpgmn.models.hpgmn import EstimatorSettings, compute_pseudo_labels, estimator_stage
 from hpgmn.models.layers import (
     MLP,
     Affine,
@@ -72,7 +72,7 @@ class LWGCNSettings(EstimatorSettings, GraphSettings):
     )
     gcnii_epochs: int = setting(400, "maximum number of epochs of that GCNII", low=1)
     gcnii_patience: int = setting(
-        100, "stop that GCNII after so many epochs without a better one; 0: never", low=0
+        100, "stop that GCNII after this number of epochs without improvement; 0: never", low=0
     )
 
 
@@ -281,7 +281,7 @@ def _gcnii(task: TrainingTask, done: Mapping[str, Parameters]) -> TrainingStage:
 def _main(task: TrainingTask, done: Mapping[str, Parameters]) -> TrainingStage:
     settings: list[LWGCNSettings] = task.settings
     first, device = settings[0], task.device
-    labels = estimated_labels(task, done["estimator"])
+    labels = compute_pseudo_labels(task, done["estimator"])
     adjacency = task.statistics.adjacency(first.neighbors)
     means = ClassMeans(adjacency, labels, task.num_classes, device)
     inputs = attributes_input(task) | {"means": means}

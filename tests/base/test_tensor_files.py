@@ -5,13 +5,13 @@ import os
 from pathlib import Path
 
 import pytest
+import safetensors.torch
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import save_file
 
 from hpgmn.base.errors import HPGMNError
-from hpgmn.training import checkpoint
-from hpgmn.training.checkpoint import read_tensors, write_tensors
+from hpgmn.base.files import read_tensors, write_tensors
 
 
 def normal(*shape, seed=0):
@@ -117,7 +117,7 @@ def test_a_write_that_fails_leaves_the_old_file(path, monkeypatch, step):
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(checkpoint if step == "save_file" else os, step, fail)
+        patch.setattr(safetensors.torch if step == "save_file" else os, step, fail)
         with pytest.raises(HPGMNError, match=r"No space left.*Free disk space"):
             write_tensors(path, new, {})
     assert list(path.parent.iterdir()) == [path]
