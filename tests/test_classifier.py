@@ -173,6 +173,16 @@ def test_a_missing_gpu_is_told(small_graph, monkeypatch):
         classifier(device="cuda").fit(small_graph)
 
 
+def test_saving_needs_no_gpu_and_predicting_does(small_graph, fitted, tmp_path, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    fitted.set_params(device="cuda").save(tmp_path)
+    loaded = HPGMNClassifier.load(tmp_path).set_params(device="cpu")
+    with pytest.raises(HPGMNError, match="No CUDA device is available"):
+        fitted.predict(small_graph)
+    classes = fitted.set_params(device="cpu").predict(small_graph)
+    np.testing.assert_array_equal(loaded.predict(small_graph), classes)
+
+
 def test_splits_that_cannot_be_trained_on_are_told(small_graph):
     train, nothing = small_graph.split(0).train, np.zeros(18, bool)
     with pytest.raises(SettingError, match="Only one of train and val"):

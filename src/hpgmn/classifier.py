@@ -190,24 +190,28 @@ class HPGMNClassifier:
     def _require_fitted(self) -> SavedModel:
         if not hasattr(self, "saved_"):
             raise HPGMNError("This HPGMNClassifier is not fitted.", "Call fit(graph) first")
-        _require_device(self.device)
         return self.saved_
+
+    def _require_usable(self) -> SavedModel:
+        saved = self._require_fitted()
+        _require_device(self.device)
+        return saved
 
     def predict_proba(self, graph: Graph) -> Array:
         """Return the (N, C) class probabilities of every node, of this graph or another."""
-        saved = self._require_fitted()
+        saved = self._require_usable()
         logits = saved.logits(graph, self.device)
         return np.asarray(calibrated_probabilities(logits, saved.temperatures)[0].numpy())
 
     def predict(self, graph: Graph) -> Array:
         """Return the (N,) class number of every node; ``classes_`` has the names."""
         return np.asarray(
-            self._require_fitted().logits(graph, self.device)[0].argmax(dim=-1).numpy()
+            self._require_usable().logits(graph, self.device)[0].argmax(dim=-1).numpy()
         )
 
     def score(self, graph: Graph, mask: Array | None = None) -> float:
         """Return the metric on the labelled nodes of a mask (all labelled nodes without one)."""
-        saved = self._require_fitted()
+        saved = self._require_usable()
         chosen = graph.y >= 0
         if mask is not None:
             if np.shape(mask) != chosen.shape:
@@ -245,7 +249,7 @@ class HPGMNClassifier:
             graph: the training graph or another.
             node: the node's id (its position where the graph has no ids); None for the model.
         """
-        saved = self._require_fitted()
+        saved = self._require_usable()
         if node is None:
             return explain_model(saved, graph, device=self.device)
         return explain_node(saved, graph, node, device=self.device)

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import sys
 from copy import copy
 
 import numpy as np
@@ -58,6 +59,40 @@ def test_probabilities_are_those_of_prediction(small_graph, fit, predicted, mode
             with torch.no_grad():
                 classified = _classified(head, query)
             torch.testing.assert_close(classified, one.logits, atol=1e-5, rtol=1e-5)
+
+
+OWN_MODEL = """
+from hpgmn.models.baselines.baseline import attributes_input, single_stage
+from hpgmn.models.baselines.mlp import AttributesMLP, MLPSettings
+from hpgmn.models.stage import ModelEntry
+from hpgmn.nn import MemoryHead, MemorySettings
+
+
+class Net(AttributesMLP):
+    def __init__(self, task):
+        super().__init__(task)
+        classes = task.num_classes
+        self.head = MemoryHead(
+            len(task.replicas), classes, 4, classes, MemorySettings(num_patterns=3), self.drop_rate
+        )
+
+    def rows(self, inputs, noise, nodes):
+        return self.head(super().rows(inputs, noise, nodes), noise).logits
+
+
+ENTRY = ModelEntry("net", MLPSettings, single_stage(Net, attributes_input))
+"""
+
+
+def test_a_custom_model_with_a_memory_head_has_no_patterns(small_graph, fit, tmp_path, monkeypatch):
+    """Its ``forward`` takes no ``details``."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    (tmp_path / "net_with_head.py").write_text(OWN_MODEL, encoding="utf-8")
+    saved = fit(small_graph, "net_with_head:ENTRY")
+    [replica] = open_replicas(saved, small_graph)
+    assert replica.attention is None
+    torch.testing.assert_close(replica.logits, saved.logits(small_graph)[0])
 
 
 def _classified(head, query):

@@ -121,6 +121,20 @@ def test_confusion_counts_labelled_test_nodes_of_every_run(make_run):
     np.testing.assert_array_equal(read_report_data(folder).confusion, data.confusion)
 
 
+def test_classes_may_be_stored_as_numbers(make_run):
+    folder = make_run()
+    expected = read_report_data(folder).confusion
+    numbers = {name: str(index) for index, name in enumerate(CLASSES)}
+    folder = make_run(graph_summary={"class_names": list(numbers.values())})
+    table = pq.read_table(folder / "predictions.parquet")
+    for name in ("label", "prediction"):
+        values = [value and int(numbers[value]) for value in table[name].to_pylist()]
+        position = table.column_names.index(name)
+        table = table.set_column(position, name, pa.array(values, pa.int64()))
+    pq.write_table(table, folder / "predictions.parquet")
+    np.testing.assert_array_equal(read_report_data(folder).confusion, expected)
+
+
 def test_classes_come_from_the_columns_without_a_summary(make_run):
     assert read_report_data(make_run(graph_summary=None)).classes == tuple(CLASSES)
 

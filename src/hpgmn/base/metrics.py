@@ -445,7 +445,7 @@ def threshold_for_accuracy(
 ) -> Answered | None:
     """Return the lowest threshold that reaches an accuracy on at least ``fewest`` nodes, or None.
 
-    Graphs with fewer nodes must be answered completely.
+    With fewer than ``fewest`` nodes in total, only the threshold that answers all of them counts.
     """
     thresholds, shares, accuracies = _threshold_curve(confidence, right)
     answered = shares * confidence.size + 1e-9 >= min(fewest, confidence.size)

@@ -22,7 +22,7 @@ from hpgmn.base.metrics import mean_logits
 from hpgmn.explain.explanation import Pattern
 from hpgmn.graph import Array, Graph
 from hpgmn.models.hpgmn import HPGMN, labels_for_statistics, stage_on_labels
-from hpgmn.models.memory import MemoryHead
+from hpgmn.models.memory import MemoryHead, MemoryModel
 from hpgmn.models.stage import ModelEntry, Parameters, TrainingStage, TrainingTask, load_parameters
 from hpgmn.statistics import base_name
 from hpgmn.statistics.labelwise import class_counts, one_hot
@@ -178,9 +178,8 @@ def _open(on_graph: ModelOnGraph, index: int, temperature: float) -> ReplicaView
 
 
 def memory_head(model: nn.Module) -> MemoryHead | None:
-    """Return the memory and classifier of a model, None if it has none."""
-    head = getattr(model, "head", None)
-    return head if isinstance(head, MemoryHead) else None
+    """Return the memory and classifier of a model that gives details of them, else None."""
+    return model.head if isinstance(model, MemoryModel) else None
 
 
 def _run(stage: TrainingStage, task: TrainingTask) -> tuple[Tensor, Tensor | None]:

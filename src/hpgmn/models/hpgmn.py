@@ -29,6 +29,7 @@ from hpgmn.graph import Array, Graph
 from hpgmn.models.layers import Gate, Output, RowModel, StatisticMLP
 from hpgmn.models.memory import (
     MemoryHead,
+    MemoryModel,
     MemorySettings,
     NodeReduction,
     penalty_weights,
@@ -116,7 +117,7 @@ class HPGMNSettings(StatisticsSettings, EstimatorSettings, MemorySettings, Batch
             )
 
 
-class HPGMN(nn.Module):
+class HPGMN(MemoryModel):
     """Query = [MLP₁(r¹) ‖ … ‖ MLP_S(r^S)], then memory and classifier; Eqs. (8) to (12).
 
     Differs from the paper by a gate over the statistics and dropout on their columns; the shipped
@@ -129,6 +130,8 @@ class HPGMN(nn.Module):
         device: the device of the dropout rates.
         node_reduction: see :class:`~hpgmn.models.memory.Memory`.
     """
+
+    head: MemoryHead
 
     def __init__(
         self,

@@ -323,3 +323,13 @@ class MemoryHead(nn.Module):
             )
         output.logits = self.classify(representation, self.drop_rate, noise, "classify")
         return output
+
+
+class MemoryModel(nn.Module):
+    """A model that classifies by a memory; explanations call ``forward`` with ``details=True``.
+
+    Attributes:
+        head: memory and classifier; None in a stage without them.
+    """
+
+    head: MemoryHead | None

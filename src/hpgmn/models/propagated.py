@@ -21,7 +21,7 @@ from hpgmn.base.settings import TrainSettings, dropout_setting, inherited_settin
 from hpgmn.base.sparse import SparseMatrix
 from hpgmn.graph import Array, Graph
 from hpgmn.models.layers import BatchNorm, Linear, Output, StatisticLinear, propagate
-from hpgmn.models.memory import MemoryHead, MemorySettings, penalty_weights
+from hpgmn.models.memory import MemoryHead, MemoryModel, MemorySettings, penalty_weights
 from hpgmn.models.stage import (
     ModelEntry,
     Parameters,
@@ -205,7 +205,7 @@ def appnp_weights(rounds: int, teleport: float) -> Array:
     return weights
 
 
-class PropagatedHPGMN(nn.Module):
+class PropagatedHPGMN(MemoryModel):
     """An :class:`Encoder` as the query of the memory, or with a linear head while pre-training.
 
     Args:
@@ -227,7 +227,7 @@ class PropagatedHPGMN(nn.Module):
         super().__init__()
         first = settings[0]
         self.encoder = Encoder(kind, width, settings, device)
-        self.head: MemoryHead | None = None
+        self.head = None
         self.classify: Linear | None = None
         if with_memory:
             self.head = MemoryHead(

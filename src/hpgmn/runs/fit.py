@@ -231,8 +231,10 @@ def _metrics(
     spec: RunSpec, graph: Graph, fitted: Fitted, splits: Sequence[Split], model: SavedModel
 ) -> dict[str, Any]:
     """Return the content of ``metrics.json`` that the training determines."""
-    with deterministic_algorithms(spec.deterministic, spec.device):
-        estimates = model.on_graph(graph, spec.device).estimator_logits
+    estimates = None
+    if "estimator" in model.done:
+        with deterministic_algorithms(spec.deterministic, spec.device):
+            estimates = model.on_graph(graph, spec.device).estimator_logits
     homophily = node_homophily(graph)
     result = TrainingResult(
         logits=fitted.logits,

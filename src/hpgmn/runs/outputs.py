@@ -211,6 +211,9 @@ def require_entries(path: Path, content: Mapping[str, Any], names: Sequence[str]
 
 # predictions.parquet
 
+_PREDICTION_COLUMNS = ("split", "seed", "node", "role", "label", "prediction")
+_TEXT_COLUMNS = ("role", "label", "prediction")
+
 
 @dataclass(frozen=True)
 class NodeTable:
@@ -281,23 +284,29 @@ def write_predictions(
 def read_predictions(
     path: Path, columns: Sequence[str], condition: pc.Expression
 ) -> tuple[pa.Table, list[str]]:
-    """Read columns of the rows that meet a condition; return also the names of all columns."""
+    """Read columns of the rows that meet a condition; return also the names of all columns.
+
+    Roles and classes are read as text, whatever type they are stored as.
+    """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     try:
         file = pq.ParquetFile(path, page_checksum_verification=True)
         names = file.schema_arrow.names
-        missing = [name for name in columns if name not in names]
+        missing = [name for name in _PREDICTION_COLUMNS if name not in names]
+        missing += [name for name in columns if name not in (*names, *missing)]
         if missing:
             raise damaged_file(path, f"lacks the columns {', '.join(missing)}")
+        fields = [file.schema_arrow.field(name) for name in columns]
+        text = pa.string()
+        schema = pa.schema([f.with_type(text) if f.name in _TEXT_COLUMNS else f for f in fields])
         # Rows are chosen after reading: statistics in the footer have no checksum.
         parts = [
-            pa.Table.from_batches([batch]).filter(condition)
+            pa.Table.from_batches([batch]).cast(schema).filter(condition)
             for batch in file.iter_batches(columns=list(columns))
         ]
-        empty = file.schema_arrow.empty_table().select(list(columns))
-        return pa.concat_tables([empty, *parts], promote_options="default"), names
+        return pa.concat_tables([schema.empty_table(), *parts]), names
     except (OSError, ValueError, KeyError, pa.ArrowException) as error:
         raise damaged_file(
             path, f"is damaged or not a Parquet file ({type(error).__name__})"

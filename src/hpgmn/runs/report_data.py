@@ -59,7 +59,6 @@ _FILES = {
 
 _CONFIG = ("graph", "model", "metric", "splits", "seeds", "settings")
 _METRICS = ("model", "graph", "splits", "seeds", "metric", "test_score_mean", "test_score")
-_PREDICTIONS = ("split", "seed", "node", "role", "label", "prediction")
 _EXPLORER = ("split", "seeds", "num_nodes", "classes", "ids", "counts_as", "is_known", "nodes")
 _CLASS_COLUMN = "probability_"
 
@@ -336,8 +335,9 @@ def _read_confusion(path: Path, classes: list[str] | None) -> tuple[tuple[str, .
     """Read the class names, and (C, C) labelled test nodes by class and prediction."""
     import pyarrow.compute as pc
 
-    table, names = read_predictions(path, _PREDICTIONS, pc.field("role") == "test")
-    pairs = table.select(["label", "prediction"]).drop_null()
+    columns = ["role", "label", "prediction"]
+    table, names = read_predictions(path, columns, pc.field("role") == "test")
+    pairs = table.drop_null()
     counts = pairs.group_by(["label", "prediction"]).aggregate([([], "count_all")])
     if classes is None:
         classes = [
