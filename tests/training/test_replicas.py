@@ -477,6 +477,14 @@ def test_a_plan_without_the_checksum_of_its_form_is_refused(small_graph, tmp_pat
         fit(small_graph, mixed()[::3], **options)
 
 
+@pytest.mark.parametrize("plan", [None, "x", [0, 1], [[7]], [[0, 1], [1]], [[0], [1], []]])
+def test_a_plan_that_is_no_partition_of_the_replicas_is_refused(small_graph, tmp_path, plan):
+    """Plans of the first format may lack a checksum."""
+    (tmp_path / "plan.json").write_text(json.dumps({"identity": "me", "plan": plan}))
+    with pytest.raises(HPGMNError, match=r"plan\.json is damaged or not an hpgmn file"):
+        fit(small_graph, mixed()[::3], folder=tmp_path, identity="me")
+
+
 def test_states_are_saved_now_and_then(small_graph, tmp_path, monkeypatch):
     monkeypatch.setattr(replicas_module, "SAVE_SECONDS", -1.0)
     path = tmp_path / "state-000.safetensors"

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -226,6 +227,7 @@ def fit_replicas(
             plan = _plan(
                 folder,
                 identity,
+                len(replicas),
                 lambda: replica_groups(graph, entry, replicas, torch_device, sizes, memory_share),
             )
             return _fit(task, entry, plan, (metric, positive), folder, identity, report, stop)
@@ -276,7 +278,7 @@ def _fit(
 
 
 def _plan(
-    folder: Path | None, identity: str, make: Callable[[], list[list[int]]]
+    folder: Path | None, identity: str, replicas: int, make: Callable[[], list[list[int]]]
 ) -> list[list[int]]:
     """Return the groups of this training; a resumed one keeps its groups."""
     if folder is None:
@@ -292,10 +294,12 @@ def _plan(
         stored = read_json(path)
         check_format(path, stored.get("format"), RUN_FORMAT)
         stored = verify_run_checksum(stored)
-        stored_identity, plan = stored["identity"], stored["plan"]
-    except (OSError, ValueError, KeyError, AttributeError) as error:
+        require_identity(stored["identity"], identity, folder)
+        plan = stored["plan"]
+        if not all(plan) or sorted(chain(*plan)) != list(range(replicas)):
+            raise ValueError(f"it does not name each of {replicas} runs once")
+    except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
         raise damaged_file(path, f"is damaged or not an hpgmn file ({error})") from None
-    require_identity(stored_identity, identity, folder)
     return plan
 
 

@@ -351,7 +351,22 @@ def read_state(path: Path, identity: str, device: torch.device | str = "cpu") ->
             fields |= {part: tensors[f"current/{part}"] for part in (*_BEST, "overflowed")}
             history = {key: list(tensors[f"current/history/{key}"]) for key in HISTORY}
             state.current = StageState(**metadata["current"], **fields, history=history)
+            _check_stage(state.current)
         return state
+
+
+def _check_stage(current: StageState) -> None:
+    """Refuse a stage whose parts differ in replicas, epochs or names."""
+    live, moments = current.live, (current.first, current.second)
+    lengths = {len(value) for part in (current.parameters, *moments) for value in part.values()}
+    if not (
+        set(live) <= set(range(len(current.best_epoch)))
+        and lengths == {len(live)}
+        and all(len(rows) == current.epoch for rows in current.history.values())
+        and current.best.keys() == current.parameters.keys()
+        and current.first.keys() == current.second.keys()
+    ):
+        raise ValueError("its parts do not belong together")
 
 
 @contextmanager
