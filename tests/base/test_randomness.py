@@ -99,6 +99,14 @@ def test_a_step_may_be_the_tensor_of_its_key(key, step):
     assert place.item() == step_key(step)  # the hash works in place, but not on the caller's key
 
 
+def test_the_same_place_gives_the_same_numbers_whatever_was_drawn_before():
+    fresh, used = Noise(keys(0, 1), 7), Noise(keys(0, 1), 7)
+    used.uniform("elsewhere", (100,))
+    used.keep("here", (3, 5), DropRate([0.5, 0.5]))
+    assert torch.equal(fresh.uniform("here", (3, 5)), used.uniform("here", (3, 5)))
+    assert torch.equal(used.keys, keys(0, 1))
+
+
 def test_a_replica_alone_draws_what_it_draws_among_ten():
     everyone = keys(*range(10))
     rates = [0.05 * replica for replica in range(10)]

@@ -173,6 +173,20 @@ def test_both_directions_give_one_encoder_each(small_graph):
         torch.testing.assert_close(found[r], expected, rtol=1e-4, atol=1e-4)
 
 
+def test_a_trained_model_matches_the_equations_written_out(small_graph):
+    settings = replace(PAPER, lr=0.05)
+    task = task_of(small_graph, settings)
+    done = train(task, MODELS["hpgmn"]).done
+    computed = logits(task, MODELS["hpgmn"], done)
+    labels = compute_pseudo_labels(task, done["estimator"])
+    for r in range(2):
+        values = {name: value[r] for name, value in done["main"].items()}
+        rows = dense_statistics(small_graph, labels[r], "out", settings.teleport)
+        del rows["adjacency"]
+        expected = logits_by_hand(values, rows)
+        torch.testing.assert_close(computed[r], expected, rtol=1e-4, atol=1e-4)
+
+
 def test_a_refined_model_uses_the_predictions_of_the_first(small_graph):
     """Two trainings by hand: the second's labels are the first's predictions."""
     settings = replace(PAPER, lr=0.05, refinement=True)

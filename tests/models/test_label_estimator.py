@@ -88,6 +88,18 @@ def test_the_estimator_learns_a_separable_problem(small_graph):
     assert np.array_equal(compute_pseudo_labels(task, parameters), guesses)
 
 
+def test_pseudo_labels_do_not_depend_on_test_labels(small_graph):
+    test = small_graph.split(0).test
+    y = np.where(test, (small_graph.y + 1) % 3, small_graph.y)
+    other = Graph(small_graph.x, small_graph.edge_index, y).with_splits(small_graph.splits)
+    tasks = [task_of(graph) for graph in (small_graph, other)]
+    first, second = (trained(task).done["estimator"] for task in tasks)
+    for name, value in first.items():
+        assert torch.equal(value, second[name])
+    labels = compute_pseudo_labels(tasks[0], first)
+    np.testing.assert_array_equal(compute_pseudo_labels(tasks[1], second), labels)
+
+
 @pytest.mark.parametrize("layers", [1, 2, 3])
 def test_logits_are_those_of_a_plain_mlp_without_dropout(small_graph, layers):
     task = task_of(small_graph, (0, 1), estimator_layers=layers, estimator_dropout=0.5)

@@ -81,13 +81,37 @@ def test_evaluation_repeats_the_scores_of_the_run(run):
     assert open_run(run.folder).evaluate() == result
 
 
-def test_only_unseen_nodes_of_another_graph_are_scored(run, small_graph):
+def test_without_ids_every_node_of_another_graph_is_scored(run, small_graph):
     other = changed(small_graph, x=np.asarray(small_graph.x) * 0.5)
+    assert run.evaluate(other)["left_out"] == [0, 0, 0, 0]
+
+
+def test_nodes_that_the_run_has_used_are_not_scored(small_graph, tmp_path):
+    ids = np.array([f"node {number}" for number in range(18)])
+    named = changed(small_graph, node_ids=ids)
+    settings = SHORT | {"statistics": ("attributes",)}
+    run = hpgmn.train(
+        named, splits=(1, 0), settings=settings, out=tmp_path / "run", seeds=1, report=False
+    )
+    # The other graph has the nodes in another order, and the last three under new names.
+    order = np.random.default_rng(0).permutation(18)
+    names = ids[order]
+    names[-3:] = ["new a", "new b", "new c"]
+    other = Graph(
+        named.x[order], [[0], [1]], named.y[order], node_ids=names, class_names=["0", "1", "2"]
+    )
+    expected, left_out = [], []
+    for number in (1, 0):
+        split = named.split(number)
+        unseen = ~(split.train | split.val)[order]
+        unseen[-3:] = True
+        assert 6 < unseen.sum() < 18
+        correct = run.predict(other, split=number).labels.astype(int) == other.y
+        expected.append(correct[unseen].mean())
+        left_out.append(18 - unseen.sum())
     result = run.evaluate(other)
-    if small_graph.node_ids is None:
-        assert result["left_out"] == [0, 0, 0, 0]
-    else:
-        assert min(result["left_out"]) > 0
+    assert result["left_out"] == left_out
+    assert result["score"] == pytest.approx(expected, abs=1e-6)
 
 
 def test_a_graph_without_labels_cannot_be_scored(run, small_graph):
@@ -104,7 +128,8 @@ def test_a_graph_in_memory_cannot_be_added(run, small_graph):
 
 def test_a_run_explains_nodes_and_itself(run):
     node = run.explain(0 if run.graph.node_ids is None else str(run.graph.node_ids[0]), split=0)
-    assert node.as_dict()
+    probabilities = run.predict(split=0).probabilities[0]
+    np.testing.assert_allclose(list(node.probabilities.values()), probabilities, atol=1e-6)
     assert run.explain().as_dict()
 
 

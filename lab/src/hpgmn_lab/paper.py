@@ -97,7 +97,6 @@ class Verdict:
     is_reached: bool
     mean: float
     published_mean: float
-    margin: float
     interval: tuple[float, float] | None
     count: int
 
@@ -135,4 +134,4 @@ def reached(graph: str, values: Sequence[float], published_mean: float) -> Verdi
         interval[0] - ROUNDING <= published_mean <= interval[1] + ROUNDING
     )
     is_reached = mean >= published_mean - ROUNDING or (is_near and is_inside)
-    return Verdict(is_reached, mean, published_mean, margin, interval, int(array.size))
+    return Verdict(is_reached, mean, published_mean, interval, int(array.size))

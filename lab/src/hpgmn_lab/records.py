@@ -156,12 +156,6 @@ def device_text(hardware: Mapping[str, Any]) -> str:
     return f"{hardware['processor']}, {hardware['threads']} threads"
 
 
-def origin_texts(metrics: Mapping[str, Any]) -> list[str]:
-    """Format device, versions and date of a run."""
-    date = str(metrics["created"])[:10]
-    return [device_text(metrics["hardware"]), versions_text(metrics), date]
-
-
 def versions_text(metrics: Mapping[str, Any]) -> str:
     """Format the versions of hpgmn and torch that made a run."""
     return f"hpgmn {metrics['version']}, torch {metrics['hardware']['torch']}"

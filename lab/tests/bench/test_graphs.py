@@ -58,8 +58,9 @@ def test_impossible_sizes_are_refused(changes, message):
 @pytest.mark.usefixtures("here")
 def test_an_unwritable_folder_is_refused(tmp_path):
     (tmp_path / "file").touch()
-    with pytest.raises(HPGMNError):
+    with pytest.raises(HPGMNError, match="Cannot write into the folder") as caught:
         generate(SPEC, tmp_path / "file")
+    assert caught.value.remedy.option == "graphs"
 
 
 def test_settings_for_large_graphs_are_valid_and_can_be_changed():

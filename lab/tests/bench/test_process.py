@@ -117,7 +117,7 @@ def test_peak_memory_includes_what_was_freed():
     block = np.ones(2**26, np.uint8)  # 64 MiB, touched
     del block
     assert 60 * 2**20 < process.peak_bytes() - before < 90 * 2**20
-    assert process.device_peak_bytes("cpu") is None
+    assert process.Meter("cpu").record()["device_peak_bytes"] is None
 
 
 def test_load_of_others_excludes_this_process(monkeypatch):

@@ -4,7 +4,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from hpgmn_lab.reproduction.figure import drawn, inline_svg, text_alternative, write_figure
+from hpgmn_lab.reproduction.figure import draw, inline_svg, text_alternative, write_figure
 from hpgmn_lab.reproduction.plan import QUICK, Budget, experiment
 from hpgmn_lab.reproduction.tables import table
 
@@ -22,7 +22,7 @@ def figure3(make_record, as_records):
 
 
 def test_bars_and_whiskers_are_the_numbers(figure3):
-    with drawn(figure3) as figure:
+    with draw(figure3) as figure:
         texas, squirrel = figure.axes
         assert [axes.get_title() for axes in figure.axes] == ["Texas", "Squirrel"]
         assert [bar.get_height() for bar in texas.patches] == pytest.approx([73.0] * 4)
@@ -40,14 +40,14 @@ def test_both_panels_have_the_same_scale(make_record, as_records):
     plan = experiment("figure3", Budget(splits=2))
     scores = {"texas": [70.0, 71.0], "squirrel": [75.0, 75.1]}
     records = [make_record(cell, scores[cell.graph]) for cell in plan.cells]
-    with drawn(table(plan, as_records(*records))) as figure:
+    with draw(table(plan, as_records(*records))) as figure:
         spans = [high - low for low, high in (axes.get_ylim() for axes in figure.axes)]
     assert spans[0] > 12.7  # 70.5 ± t(0.975, 1) · 0.5
     assert spans[1] == pytest.approx(spans[0])
 
 
 def test_bars_differ_without_colours(figure3):
-    with drawn(figure3) as figure:
+    with draw(figure3) as figure:
         hatches = [bar.get_hatch() for bar in figure.axes[0].patches]
         labels = [words.get_text() for words in figure.legends[0].get_texts()]
     assert len(set(hatches)) == 4
@@ -55,7 +55,7 @@ def test_bars_differ_without_colours(figure3):
 
 
 def test_the_axis_says_that_it_does_not_start_at_zero(figure3):
-    with drawn(figure3) as figure:
+    with draw(figure3) as figure:
         label = figure.get_supxlabel()
     assert "do not start at zero" in label
     assert "95 % interval of the mean" in label

@@ -18,6 +18,7 @@ from hpgmn.runs.fit import fit_run
 from hpgmn.runs.folder import prepare_folder
 from hpgmn.runs.spec import RunSpec
 from hpgmn.runs.trials import planned_trials, run_trials
+from hpgmn_lab.reproduction import cells
 from hpgmn_lab.reproduction import work as module
 from hpgmn_lab.reproduction.cells import Cell, read_cell
 from hpgmn_lab.reproduction.work import Execution, do_cell, free_memory
@@ -196,16 +197,16 @@ def test_a_setting_that_came_later_changes_nothing(out, calls):
 
 
 def test_a_search_that_ends_with_the_same_settings_keeps_the_final_run(out, calls, monkeypatch):
-    monkeypatch.setattr(module, "planned_trials", lambda *_: [{"lr": 0.02}])
+    monkeypatch.setattr(cells, "planned_trials", lambda *_: [{"lr": 0.02}])
     first = do(CELL, out)
     calls.take()
-    monkeypatch.setattr(module, "planned_trials", lambda *_: [{"lr": -1.0}, {"lr": 0.02}])
+    monkeypatch.setattr(cells, "planned_trials", lambda *_: [{"lr": -1.0}, {"lr": 0.02}])
     second = do(CELL, out)
     assert calls.take() == (2, 0)
     assert (second.metrics, second.identity) == (first.metrics, first.identity)
     assert second.search["best"] == 1
     assert do(CELL, out) == second
-    monkeypatch.setattr(module, "planned_trials", lambda *_: [{"lr": 0.03}])
+    monkeypatch.setattr(cells, "planned_trials", lambda *_: [{"lr": 0.03}])
     do(CELL, out)
     assert calls.take() == (1, 1)
 
@@ -381,7 +382,7 @@ def test_what_a_crash_left_behind_a_record_is_tidied(out):
 
 
 def test_a_failing_trial_is_noted_and_the_best_of_the_others_chosen(out, monkeypatch):
-    monkeypatch.setattr(module, "planned_trials", lambda *_: [{"lr": -1}, {}, {"dropout": "x"}])
+    monkeypatch.setattr(cells, "planned_trials", lambda *_: [{"lr": -1}, {}, {"dropout": "x"}])
     search = do(CELL, out).search
     first, second, third = search["trials"]
     assert first == {"settings": {"lr": -1} | SHORT, "failed": first["failed"], "is_passing": False}
@@ -429,7 +430,7 @@ def test_trials_that_do_not_fit_together_are_trained_alone(out, tmp_path, monkey
 
 
 def test_a_search_without_any_success_fails_with_the_first_reason(out, monkeypatch):
-    monkeypatch.setattr(module, "planned_trials", lambda *_: [{"lr": -1}])
+    monkeypatch.setattr(cells, "planned_trials", lambda *_: [{"lr": -1}])
     with pytest.raises(HPGMNError, match=r"Every trial of texas-gcn-tuned failed\. .*lr"):
         do_cell(CELL, out, Execution())
     assert read_cell(out / "cells", CELL.name) is None

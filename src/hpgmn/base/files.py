@@ -450,15 +450,15 @@ def read_tensors(
         ) from None
     except (SafetensorError, KeyError, ValueError, OSError) as error:
         reason = str(error) if isinstance(error, _ChangedError) else type(error).__name__
-        raise damaged_file(path, reason) from None
+        raise damaged_file(path, f"is damaged or not an hpgmn file ({reason})") from None
 
 
-def damaged_file(path: Path, reason: str) -> HPGMNError:
-    """Return the error for a file that is damaged or was not written by this package."""
-    return HPGMNError(
-        f"The file {path} is damaged or not an hpgmn file ({reason}).",
-        Remedy("Restore it") | Remedy("Train again", option="overwrite", value=True),
-    )
+RESTORE = Remedy("Restore it") | Remedy("Train again", option="overwrite", value=True)
+
+
+def damaged_file(path: Path, fault: str) -> HPGMNError:
+    """Return the error about a file of a training that cannot be used."""
+    return HPGMNError(f"The file {path} {fault}.", RESTORE)
 
 
 class _ChangedError(ValueError):

@@ -19,6 +19,7 @@ from hpgmn.base.files import (
     RUN_FORMAT,
     atomic_write,
     check_format,
+    damaged_file,
     read_tensors,
     verify_run_checksum,
     with_checksum,
@@ -40,13 +41,6 @@ if TYPE_CHECKING:
 
     from hpgmn.shards import Shards
     from hpgmn.training.replicas import Fitted
-
-RESTORE = Remedy("Train again", option="overwrite", value=True) | "Restore the file"
-
-
-def damaged_file(path: Path, fault: str) -> HPGMNError:
-    """Return the error about a file of a run folder that cannot be used."""
-    return HPGMNError(f"The file {path} {fault}.", RESTORE)
 
 
 # metrics.json

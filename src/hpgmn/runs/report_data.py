@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from hpgmn.base.errors import HPGMNError, Remedy, SettingError
-from hpgmn.base.files import RUN_FORMAT, check_format, write_text
+from hpgmn.base.files import RESTORE, RUN_FORMAT, check_format, damaged_file, write_text
 from hpgmn.base.parsing import parse_json
 from hpgmn.base.settings import read_yaml
 from hpgmn.evaluation.scores import confusion_counts
@@ -30,15 +30,7 @@ from hpgmn.runs.folder import (
     REPORT_FILE,
     UNDERSTANDING_FILE,
 )
-from hpgmn.runs.outputs import (
-    RESTORE,
-    damaged_file,
-    read_metrics,
-    read_object,
-    read_predictions,
-    require_entries,
-    roles,
-)
+from hpgmn.runs.outputs import read_metrics, read_object, read_predictions, require_entries, roles
 from hpgmn.runs.spec import CONFIG_FILE, RunSpec
 from hpgmn.training.saved import SavedModel
 

@@ -299,7 +299,7 @@ def _plan(
         if not all(plan) or sorted(chain(*plan)) != list(range(replicas)):
             raise ValueError(f"it does not name each of {replicas} runs once")
     except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
-        raise damaged_file(path, str(error)) from None
+        raise damaged_file(path, f"is damaged or not an hpgmn file ({error})") from None
     return plan
 
 

@@ -272,9 +272,10 @@ class SavedModel:
         try:
             return cls._of_file(path, tensors, metadata, expected)
         except ValueError as error:
-            raise damaged_file(path, str(error)) from None
+            raise damaged_file(path, f"is damaged or not an hpgmn file ({error})") from None
         except (KeyError, TypeError, AttributeError, IndexError) as error:
-            raise damaged_file(path, f"{type(error).__name__}: {error}") from None
+            reason = f"{type(error).__name__}: {error}"
+            raise damaged_file(path, f"is damaged or not an hpgmn file ({reason})") from None
 
     @classmethod
     def _of_file(

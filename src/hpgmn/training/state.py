@@ -375,4 +375,5 @@ def _report_damage(path: Path) -> Iterator[None]:
     try:
         yield
     except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
-        raise damaged_file(path, f"{type(error).__name__}: {error}") from None
+        reason = f"{type(error).__name__}: {error}"
+        raise damaged_file(path, f"is damaged or not an hpgmn file ({reason})") from None

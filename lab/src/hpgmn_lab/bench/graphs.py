@@ -8,13 +8,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from hpgmn.base.errors import HPGMNError, Remedy, SettingError
+from hpgmn.base.errors import SettingError
 from hpgmn.base.settings import make_settings
 from hpgmn.graph.files import FOLDER_ENDING, is_graph_folder, write_graph
 from hpgmn.graph.synthetic import trading_network
 from hpgmn.models import find_model
-from hpgmn_lab.bench.process import run_task
-from hpgmn_lab.bench.records import Record, read_record, write_record
+from hpgmn_lab.bench.process import run_task, say
+from hpgmn_lab.bench.records import Record, make_folder, read_record, write_record
 
 NUM_CLASSES = 5
 FRACTIONS = (0.5, 0.2, 0.3)
@@ -53,11 +53,7 @@ def large_settings(changes: Mapping[str, Any]) -> Any:
 
 @dataclass(frozen=True)
 class GraphSpec:
-    """The parameters of a generated graph; they determine every bit of it.
-
-    Attributes:
-        degree: the mean number of outgoing edges of a node.
-    """
+    """The parameters of a generated graph; ``degree`` is the mean number of outgoing edges."""
 
     nodes: int
     degree: float = 10.0
@@ -67,8 +63,7 @@ class GraphSpec:
     def __post_init__(self) -> None:
         minimum = {"nodes": 20 * NUM_CLASSES, "degree": 1, "attributes": 2, "seed": 0}
         for name, least in minimum.items():
-            if getattr(self, name) < least:
-                value = getattr(self, name)
+            if (value := getattr(self, name)) < least:
                 raise SettingError(f"--{name} must be at least {least} (got {value:g}).")
 
     @property
@@ -94,17 +89,15 @@ class GraphSpec:
 
 
 def generate(spec: GraphSpec, folder: Path) -> Record:
-    """Write a generated graph into a folder of graphs unless it is there.
-
-    Returns:
-        Its parameters, the best possible accuracy, the seconds it took, and its path.
-    """
+    """Write a generated graph into a folder of graphs unless it is there; return its facts."""
     path = folder / f"{spec.name}{FOLDER_ENDING}"
     facts = path.with_suffix(".json")
     if facts.is_file() and is_graph_folder(path):
         record = read_record(facts)
         if record.get("parameters") == spec.parameters:
             return record | {"path": str(path)}
+    make_folder(folder, option="graphs")
+    say(f"{spec.nodes:,} nodes: generating the graph")
     return run_task("graph", spec=asdict(spec), folder=str(folder))
 
 
@@ -115,18 +108,12 @@ def write_generated(spec: dict[str, Any], folder: str) -> Record:
     facts = path.with_suffix(".json")
     started = time.perf_counter()
     generated = trading_network(**requested.parameters)
-    try:
-        facts.unlink(missing_ok=True)
-        write_graph(generated.graph, path)
-        record = {
-            "parameters": requested.parameters,
-            "best_accuracy": generated.best_accuracy,
-            "seconds": time.perf_counter() - started,
-        }
-        write_record(record, facts)
-    except OSError as error:
-        raise HPGMNError(
-            f"Cannot write into the folder {folder} ({error.strerror or error}).",
-            Remedy("Choose another folder", option="graphs"),
-        ) from None
+    facts.unlink(missing_ok=True)
+    write_graph(generated.graph, path)
+    record = {
+        "parameters": requested.parameters,
+        "best_accuracy": generated.best_accuracy,
+        "seconds": time.perf_counter() - started,
+    }
+    write_record(record, facts)
     return record | {"path": str(path)}

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Annotated, Any
 
 from typer import Option
 
 from hpgmn.base.errors import SettingError
-from hpgmn.base.machine import reset_peak_memory
 from hpgmn.base.settings import settings_dict
 from hpgmn.evaluation.scores import scores
 from hpgmn.graph.files import read_graph
@@ -19,16 +18,14 @@ from hpgmn.graph.synthetic import trading_network
 from hpgmn_lab.bench.graphs import GraphSpec, generate, large_settings
 from hpgmn_lab.bench.options import Assignments, Attributes, Degree, Epochs, Seed, changes, integers
 from hpgmn_lab.bench.process import (
-    OtherLoad,
+    Meter,
     ProcessFailed,
     ProgressLines,
     StageClock,
-    device_peak_bytes,
     fit_once,
     peak_bytes,
     run_task,
     say,
-    seconds_since_start,
 )
 from hpgmn_lab.bench.records import GIB, Bar, Call, Record, Table, bars_table, new_record
 
@@ -62,7 +59,6 @@ def measure(
     record["graph"] = asdict(specs[0]) | {"nodes": sizes}
     record |= {"repeats": repeats, "sizes": []}
     for spec in specs:
-        say(f"{spec.nodes:,} nodes: generating the graph")
         try:
             facts = generate(spec, call.graph_folder)
             runs = []
@@ -96,10 +92,7 @@ def _median_run(spec: GraphSpec, facts: Record, runs: list[Record]) -> Record:
 def run_stages(path: str, settings: dict[str, Any], seed: int, device: str) -> Record:
     """Train from the graph folder to the predictions of all nodes; in the measured process."""
     warm_up(settings, device)
-    startup = seconds_since_start()
-    reset_peak_memory(device)
-    level, load = peak_bytes(), OtherLoad()
-    started = time.perf_counter()
+    meter, started = Meter(device), time.perf_counter()
     graph = read_graph(path)
     edges = graph.num_edges  # merges the edges into the adjacency
     seconds, peaks = {"open": time.perf_counter() - started}, {"open": peak_bytes()}
@@ -120,13 +113,9 @@ def run_stages(path: str, settings: dict[str, Any], seed: int, device: str) -> R
     return {
         "edges": edges,
         "train_nodes": int(graph.split(0).train.sum()),
-        "startup_seconds": startup,
         "seconds": seconds,
         "peak_bytes_after": peaks,
-        "peak_bytes": peak_bytes(),
-        "level_bytes": level,
-        "device_peak_bytes": device_peak_bytes(device),
-        "cores_taken_by_others": load.cores(),
+        **meter.record(),
         "val_accuracy": float(fitted.val_score[0]),
         "test_accuracy": scores(fitted.logits, graph.y, [graph.split(0).test], "accuracy")[0],
     }
@@ -170,7 +159,6 @@ def bars(record: Mapping[str, Any]) -> list[Bar]:
     is_complete = len(sizes) == len(record["sizes"])
     if not is_complete:
         missing = record["sizes"][-1]["failed"]
-    on_gpu = record["device_kind"] == "cuda"
     limits = {"whole run, µs": MAX_RATIO_PER_EDGE, "memory, bytes": 1.0}
     results = []
     for name, limit in limits.items():
@@ -180,7 +168,7 @@ def bars(record: Mapping[str, Any]) -> list[Bar]:
             ratio = after / before
         what = f"{name.split(',')[0]} per edge, against the size before"
         results.append(Bar(what, ratio, limit, " ×", why_missing=missing))
-    if on_gpu:
+    if record["device_kind"] == "cuda":
         if is_complete and len(sizes) > 1:
             before, after = (size["device_peak_bytes"] / size["edges"] for size in sizes[-2:])
             what = "GPU memory per edge, against the size before"
@@ -221,27 +209,27 @@ def tables(record: Mapping[str, Any]) -> list[Table]:
 
 def _runs_table(record: Mapping[str, Any]) -> Table:
     """Return a column for each size; a failed size shows its error."""
-    lines: dict[str, Callable[[Record], str]] = {"edges": lambda size: f"{size['edges']:,}"}
-    for stage in STAGES:
-        lines[f"{stage}, s"] = lambda size, key=stage: f"{size['seconds'][key]:.2f}"  # type: ignore[misc]
-    lines["whole run, s"] = lambda size: f"{total_seconds(size):.1f}"
-    lines["peak memory, GiB"] = lambda size: f"{size['peak_bytes'] / GIB:.2f}"
-    if record["device_kind"] == "cuda":
-        lines["GPU memory, GiB"] = lambda size: f"{size['device_peak_bytes'] / GIB:.2f}"
-    lines["start-up (separate), s"] = lambda size: f"{size['startup_seconds']:.1f}"
-    for name, key in (
-        ("validation", "val_accuracy"),
-        ("test", "test_accuracy"),
-        ("best possible", "best_accuracy"),
-    ):
-        lines[f"{name}, %"] = lambda size, key=key: f"{100 * size[key]:.1f}"  # type: ignore[misc]
-    rows = [
-        [name, *("–" if "failed" in size else text(size) for size in record["sizes"])]
-        for name, text in lines.items()
-    ]
-    for column, size in enumerate(record["sizes"], start=1):
-        rows[0][column] = size.get("failed", rows[0][column])
+    on_gpu = record["device_kind"] == "cuda"
+    columns = [_run_texts(size, on_gpu) for size in record["sizes"]]
+    names = dict.fromkeys(name for column in columns for name in column)
+    rows = [[name, *(column.get(name, "–") for column in columns)] for name in names]
     return Table(("nodes", *(f"{size['nodes']:,}" for size in record["sizes"])), rows)
+
+
+def _run_texts(size: Mapping[str, Any], on_gpu: bool) -> dict[str, str]:
+    if "failed" in size:
+        return {"edges": size["failed"]}
+    return {
+        "edges": f"{size['edges']:,}",
+        **{f"{stage}, s": f"{size['seconds'][stage]:.2f}" for stage in STAGES},
+        "whole run, s": f"{total_seconds(size):.1f}",
+        "peak memory, GiB": f"{size['peak_bytes'] / GIB:.2f}",
+        **({"GPU memory, GiB": f"{size['device_peak_bytes'] / GIB:.2f}"} if on_gpu else {}),
+        "start-up (separate), s": f"{size['startup_seconds']:.1f}",
+        "validation, %": f"{100 * size['val_accuracy']:.1f}",
+        "test, %": f"{100 * size['test_accuracy']:.1f}",
+        "best possible, %": f"{100 * size['best_accuracy']:.1f}",
+    }
 
 
 def _three_digits(value: float) -> str:

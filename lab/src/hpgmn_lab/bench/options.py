@@ -8,6 +8,7 @@ from typing import Annotated, Any
 from typer import Option
 
 from hpgmn.base.errors import SettingError
+from hpgmn.base.settings import parse_assignments
 
 Nodes = Annotated[int, Option(help="Nodes of the generated graph.")]
 Degree = Annotated[float, Option(help="Edges per node of the generated graph.")]
@@ -57,6 +58,4 @@ def split_numbers(text: str) -> list[int] | None:
 
 def changes(assignments: list[str] | None) -> dict[str, Any]:
     """Return the settings of ``--set``."""
-    from hpgmn.base.settings import parse_assignments
-
     return parse_assignments(assignments or [])

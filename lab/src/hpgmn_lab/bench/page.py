@@ -54,12 +54,9 @@ def benchmarks_page(records: Mapping[str, Record], pictures: Path) -> str:
 def _section(name: str, record: Record, pictures: Path) -> Record:
     benchmark = record["benchmark"]
     module = yardstick if benchmark in COMPARED else load_module(benchmark)
-    command = record.get("command")
-    if command is None:  # absent in the oldest
-        command = module.command_for(record["repeats"])
     return {
         "machine": machine_name(record),
-        "command": command,
+        "command": record.get("command") or module.command_for(record["repeats"]),  # the oldest
         "environment": environment_text(record),
         "tables": [table.markdown() for table in module.tables(record)],
         "picture": f"{PICTURES}/{name}.svg" if (pictures / f"{name}.svg").is_file() else None,
@@ -117,8 +114,10 @@ def reliability_page(text: str, soak: Mapping[str, Record], records: Mapping[str
         for record in records.values()
         if record.get("benchmark") == "deterministic"
     ]
-    values = {"runs": list(soak.values()), "totals": _totals(soak.values())}
-    text = replace_part(text, "long run", render("long_run.md.j2", **values))
+    sums = _sums(soak.values())
+    totals = [sums[name] for name in TOTALS if name in sums]
+    long_run = render("long_run.md.j2", runs=list(soak.values()), totals=totals)
+    text = replace_part(text, "long run", long_run)
     return replace_part(text, "deterministic", render("deterministic.md.j2", costs=costs))
 
 
@@ -126,33 +125,29 @@ def _figures(tests: str, runs: Any) -> str:
     """Add up the figures of the named test files, or tests, and format them."""
     names = re.findall(r"`(tests/[^`]+)`", tests)
     matching = [run for run in runs if run["test"].startswith(tuple(names))]
-    return ", ".join(_totals(matching, names=None)) or "–"
+    return ", ".join(_sums(matching).values()) or "–"
 
 
-def _totals(runs: Any, names: Sequence[str] | None = TOTALS) -> list[str]:
-    """Add up figures over runs; all but seeds, or those with the given names."""
+def _sums(runs: Any) -> dict[str, str]:
+    """Add up all figures over runs except seeds, and format them."""
     sums: dict[str, float] = {}
     for run in runs:
         for name, value in run["figures"].items():
-            if name != "seed" and (names is None or name in names):
-                sums[name] = sums.get(name, 0) + value
-    ordered = sums if names is None else {name: sums[name] for name in names if name in sums}
-    texts = []
-    for name, value in ordered.items():
+            sums[name] = sums.get(name, 0) + value
+    sums.pop("seed", None)
+    texts = {}
+    for name, value in sums.items():
         label = name.replace("_told", "_detected").replace("_", " ")
-        texts.append(f"{value:,} {label}" if isinstance(value, int) else f"{value:,.2f} {label}")
+        texts[name] = f"{value:,} {label}" if isinstance(value, int) else f"{value:,.2f} {label}"
     return texts
 
 
 def append_soak_record(
     path: Path, name: str, promise: str, test: str, seconds: float, figures: Mapping[str, float]
 ) -> None:
-    """Append what a test has counted in its long form; concurrent processes may append.
+    """Append what a test, named by its id in pytest, has counted in its long form.
 
-    Args:
-        promise: what the test guarantees, one sentence.
-        test: its id in pytest.
-        figures: ``kills_survived`` is shown as "kills survived".
+    Concurrent processes may append. The figure ``kills_survived`` is shown as "kills survived".
     """
     record = {
         "promise": promise,

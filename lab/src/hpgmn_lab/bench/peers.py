@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 from typer import Option
@@ -54,14 +54,6 @@ MAX_POINTS_BEHIND = 0.5
 FASTER_THAN = ("gcn", "linkx", f"{PYG}gcn", f"{PYG}linkx")
 
 
-def chosen_models(names: Sequence[str]) -> list[str]:
-    """Return the models to measure, HP-GMN always and first."""
-    for name in names:
-        if name not in TRIALS:
-            raise SettingError.unknown("model", name, TRIALS)
-    return list(dict.fromkeys((OURS, *names)))
-
-
 def candidates_of(
     model: str, count: int, epochs: int, changes: Mapping[str, Any]
 ) -> list[dict[str, Any]]:
@@ -103,7 +95,10 @@ def measure(
     ] = None,
 ) -> Record:
     """Compare HP-GMN with other models on one graph: accuracy, memory, seconds to a score."""
-    names = chosen_models(split_names(models or "") or list(TRIALS))
+    names = list(dict.fromkeys((OURS, *(split_names(models or "") or TRIALS))))
+    for name in names:
+        if name not in TRIALS:
+            raise SettingError.unknown("model", name, TRIALS)
     ours = {name: name.removeprefix(PYG) for name in names}
     changes = settings_by_model(list(dict.fromkeys(ours.values())), changes_of(set_))
     candidates = {
@@ -113,7 +108,10 @@ def measure(
         for name in names
     }
     if graph is None:
-        source, facts = _generated(GraphSpec(nodes, degree, attributes, seed), call)
+        spec = GraphSpec(nodes, degree, attributes, seed)
+        made = generate(spec, call.graph_folder)
+        source, facts = made["path"], {"name": spec.name, "parameters": made["parameters"]}
+        facts["best_accuracy"] = made["best_accuracy"]
     else:
         loaded = load(graph)
         check_split(loaded, loaded.split(split), split)
@@ -140,14 +138,6 @@ def measure(
             say(f"{label(name)}: {error.message}")
             record["models"][name] = {"failed": error.message}
     return record
-
-
-def _generated(spec: GraphSpec, call: Call) -> tuple[str, Record]:
-    """Return the path of a generated graph, and its facts for the record."""
-    say(f"{spec.nodes:,} nodes: generating the graph")
-    facts = generate(spec, call.graph_folder)
-    keys = ("parameters", "best_accuracy")
-    return facts["path"], {"name": spec.name} | {key: facts[key] for key in keys}
 
 
 # Read the record.

@@ -23,7 +23,7 @@ import hpgmn
 import hpgmn_lab
 from hpgmn.base.errors import HPGMNError, Remedy
 from hpgmn.base.files import write_text
-from hpgmn.base.machine import peak_memory_mb
+from hpgmn.base.machine import peak_memory_mb, reset_peak_memory
 from hpgmn.base.parsing import read_json
 from hpgmn.graph import Graph
 from hpgmn.models import find_model
@@ -129,17 +129,8 @@ def peak_bytes() -> int:
     return round(peak_memory_mb("cpu") * 1e6)
 
 
-def device_peak_bytes(device: str) -> int | None:
-    """Return the peak memory that torch allocated on the GPU; None on a CPU."""
-    return round(peak_memory_mb("cuda") * 1e6) if device == "cuda" else None
-
-
 class OtherLoad:
-    """Count the cores that other processes use, from construction on.
-
-    Args:
-        with_children: do not count child processes as others.
-    """
+    """Count the cores that other processes, perhaps except children, use from construction on."""
 
     def __init__(self, *, with_children: bool = False) -> None:
         self._with_children = with_children
@@ -166,6 +157,26 @@ class OtherLoad:
             except psutil.Error:  # exited meanwhile
                 continue
         return float(busy)
+
+
+class Meter:
+    """Measure this process from construction on, after its start-up."""
+
+    def __init__(self, device: str) -> None:
+        self._startup, self._device = seconds_since_start(), device
+        reset_peak_memory(device)
+        self._level, self._load = peak_bytes(), OtherLoad()
+
+    def record(self) -> Record:
+        """Return seconds of start-up, peak memory, its level at first, and the load of others."""
+        on_gpu = self._device == "cuda"
+        return {
+            "startup_seconds": self._startup,
+            "peak_bytes": peak_bytes(),
+            "level_bytes": self._level,
+            "device_peak_bytes": round(peak_memory_mb("cuda") * 1e6) if on_gpu else None,
+            "cores_taken_by_others": self._load.cores(),
+        }
 
 
 # Time a training.

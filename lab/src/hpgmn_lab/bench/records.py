@@ -25,11 +25,7 @@ GIB = 2**30
 class Call:
     """How a benchmark was called.
 
-    Attributes:
-        command: the command line that measures the record again.
-        device: "cpu" or "cuda".
-        out: the folder of the record and of intermediate results.
-        graphs: the folder of generated graphs; None for one inside ``out``.
+    ``command`` measures the record again; ``out`` also holds intermediate results.
     """
 
     command: str
@@ -39,7 +35,7 @@ class Call:
 
     @property
     def graph_folder(self) -> Path:
-        """Return the folder of generated graphs."""
+        """Return the folder of generated graphs, by default inside ``out``."""
         return self.graphs or self.out / "graphs"
 
 
@@ -91,8 +87,8 @@ def _all_cores_taken(content: Any) -> Iterator[float]:
         yield from _all_cores_taken(member)
 
 
-def make_folder(folder: Path) -> None:
-    """Create a folder and check that it is writable, before anything is measured."""
+def make_folder(folder: Path, option: str = "out") -> None:
+    """Create the folder of an option and check that it is writable, before any measurement."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         probe = folder / ".writable"
@@ -101,7 +97,7 @@ def make_folder(folder: Path) -> None:
     except OSError as error:
         raise HPGMNError(
             f"Cannot write into the folder {folder} ({error.strerror or error}).",
-            Remedy("Choose another folder", option="out"),
+            Remedy("Choose another folder", option=option),
         ) from None
 
 
@@ -143,10 +139,8 @@ class Bar:
     """A requirement on a measured quantity.
 
     Attributes:
-        what: the quantity.
         value: the measured value; None if it is missing.
         required: the largest value, or the smallest unless ``at_most``.
-        unit: of both.
         why_missing: the verdict on a missing value.
         excuse: the verdict if the bar is missed but that is acceptable.
     """
@@ -174,11 +168,7 @@ class Bar:
 
 @dataclass(frozen=True)
 class Table:
-    """A table of text, printed on the terminal and in Markdown.
-
-    Attributes:
-        title: a line above the table; may be empty.
-    """
+    """A table of text, printed on the terminal and in Markdown below its title, if any."""
 
     columns: Sequence[str]
     rows: Sequence[Sequence[str]]

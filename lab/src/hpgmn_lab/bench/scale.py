@@ -22,8 +22,6 @@ from hpgmn_lab.bench.shards import communication_seconds, cost_of, row_seconds
 
 USABLE_MEMORY = 7 / 8
 PAGE_BYTES = 4096
-SKETCH_TOLERANCE = 0.01
-"""Of a sketch of few columns, whose own error is larger."""
 
 
 @dataclass(frozen=True)
@@ -33,8 +31,7 @@ class Job:
     Attributes:
         edges: in one direction.
         dim: columns of the sketch.
-        train: share of train nodes.
-        val: share of validation nodes.
+        train, val: shares of the nodes.
         rank_batch: train nodes per step and rank.
     """
 
@@ -43,7 +40,7 @@ class Job:
     attributes: int = 128
     classes: int = 10
     dim: int = 64
-    tolerance: float = SKETCH_TOLERANCE
+    tolerance: float = 0.01  # the error of a sketch of few columns is larger
     train: float = 0.5
     val: float = 0.2
     epochs: int = 20
@@ -168,11 +165,6 @@ def rows_read(nodes: int, edges: float, size: int) -> float:
     return nodes * (1 - (1 + longest * needed) * longer + needed * longer)
 
 
-def neighbour_bytes(job: Job, blocks: int, size: int) -> float:
-    """Return the bytes of neighbours' rows that all blocks read."""
-    return blocks * rows_read(job.nodes, job.edges / blocks, size) * size
-
-
 def bytes_read(job: Job, kind: str, ranges: int, memory: int) -> float:
     """Return the bytes that a kind of work reads: edges, and rows of neighbours."""
     width, classes, dim = job.attributes, job.classes, job.dim
@@ -182,7 +174,9 @@ def bytes_read(job: Job, kind: str, ranges: int, memory: int) -> float:
         "round": (8 * dim, 32 * dim + 256, 8, [4 * dim]),  # T, and rows of the previous round
     }[kind]
     blocks = num_blocks(job, ranges, memory, EDGE_BYTES + per_edge, per_row)
-    return edge_size * job.edges + sum(neighbour_bytes(job, blocks, size) for size in row_sizes)
+    return edge_size * job.edges + sum(
+        blocks * rows_read(job.nodes, job.edges / blocks, size) * size for size in row_sizes
+    )
 
 
 def training_bytes(job: Job, machines: Machines) -> float:
@@ -215,51 +209,35 @@ def statistics_plan(
     measured = record["statistics"]
     share = job.edges / measured["edges"]
 
-    def stage(
-        name: str, *kinds: str, read: float | None = None, rows: float = 0.0, times: float = 1.0
-    ) -> PlanStage:
-        """Scale measured costs by edges; CPU seconds also by ``times``, bytes unless given."""
-        cost = {
-            key: share * sum(cost_of(record, kind)[key] for kind in kinds)
+    def edges_stage(name: str, *kinds: str) -> PlanStage:
+        """Scale the measured seconds and bytes by edges."""
+        seconds, read, written = (
+            share * sum(cost_of(record, kind)[key] for kind in kinds)
             for key in ("cpu_seconds", "bytes_read", "bytes_written")
-        }
-        seconds = times * cost["cpu_seconds"]
-        if read is None:
-            read, written = cost["bytes_read"], cost["bytes_written"]
-        else:
-            written = rows * job.nodes
+        )
+        return PlanStage(name, seconds, read, written, machines, at_a_time)
+
+    def rows_stage(name: str, kind: str, row_bytes: int, times: float = 1.0) -> PlanStage:
+        """Scale the measured seconds by edges and ``times``; calculate the bytes."""
+        seconds = times * (share * cost_of(record, kind)["cpu_seconds"])
+        read, written = bytes_read(job, kind, ranges, memory), row_bytes * job.nodes
         return PlanStage(name, seconds, read, written, machines, at_a_time)
 
     attributes, counts, means, sketch = job.row_bytes
     rounds = job.rounds
     copied = (attributes + 11) * job.nodes  # attributes, label, split
-    read = {
-        kind: bytes_read(job, kind, ranges, memory)
-        for kind in ("class_counts", "class_means", "round")
-    }
     wider = job.attributes / measured["attributes"]
     longer = rounds * job.dim / record["settings"]["diffusion_dim"]
-    all_rounds = (rounds - 1) * read["round"] + 8 * job.edges
-    cut = stage("edges by source and by target", "out", "in")
+    cut = edges_stage("edges by source and by target", "out", "in")
+    sketched = f"sketch, d = {job.dim}, {rounds} rounds"
+    last = rows_stage(sketched, "round", rounds * sketch, longer)  # reads of one round only
     stages = (
         replace(cut, bytes_shuffled=8 * job.edges),
         PlanStage("attributes, labels, splits copied", 0.0, copied, copied, machines, at_a_time),
-        stage("class counts", "class_counts", read=read["class_counts"], rows=counts),
-        stage(
-            "class means, half precision",
-            "class_means",
-            read=read["class_means"],
-            rows=means,
-            times=wider,
-        ),
-        stage("transition matrix", "transition"),
-        stage(
-            f"sketch, d = {job.dim}, {rounds} rounds",
-            "round",
-            read=all_rounds,
-            rows=rounds * sketch,
-            times=longer,
-        ),
+        rows_stage("class counts", "class_counts", counts),
+        rows_stage("class means, half precision", "class_means", means, wider),
+        edges_stage("transition matrix", "transition"),
+        replace(last, bytes_read=(rounds - 1) * last.bytes_read + 8 * job.edges),
     )
     return ShardPlan(stages, ranges, memory, at_a_time)
 

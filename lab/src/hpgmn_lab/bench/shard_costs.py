@@ -55,11 +55,7 @@ def kind_of(unit: Unit) -> str | None:
 
 
 class CostEngine(Engine):
-    """Run units in this process, one after the other, and add up their costs by kind.
-
-    Attributes:
-        costs: by kind, the tasks, CPU seconds, seconds, and bytes read and written.
-    """
+    """Run units in this process, one after the other, and add up their ``costs`` by kind."""
 
     def __init__(self) -> None:
         self.costs: dict[str, Record] = {}
@@ -127,9 +123,7 @@ def measure_statistics(
 
     Args:
         path: the graph folder; its labels are the labels of neighbours.
-        folder: where the shards go.
         memory: bytes of a unit.
-        thresholds: of top-k diffusion.
         sample: rows of top-k diffusion at the first threshold; a tenth at further ones, which
             take about ten times as long.
     """

@@ -59,7 +59,6 @@ def measure(
     settings = settings_dict(large_settings(SETTINGS | changes(set_)))
     record = new_record("shards", call, seeds={"graph": graph.seed}, settings=settings)
     record |= {"graph": asdict(graph), "ranges": ranges, "memory": unit_bytes}
-    say(f"{graph.nodes:,} nodes: generating the graph")
     facts = generate(graph, call.graph_folder)
     folder = call.out / "shards"
     shutil.rmtree(folder, ignore_errors=True)
@@ -172,14 +171,6 @@ def row_seconds(training: Mapping[str, Any]) -> tuple[float, float]:
     return train_row, max(0.0, rest) / alone["val_rows"]
 
 
-def row_bytes(statistics: Mapping[str, Mapping[str, Any]]) -> dict[str, int]:
-    """Return the bytes of a node's row of every dense statistic."""
-    return {
-        name: facts["width"] * np.dtype(facts["dtype"]).itemsize
-        for name, facts in statistics.items()
-    }
-
-
 def communication_seconds(training: Mapping[str, Any]) -> float | None:
     """Return the seconds of a step of two ranks beyond half of one rank's."""
     alone, two = training["alone"], training["two"]
@@ -262,7 +253,8 @@ def training_table(record: Mapping[str, Any]) -> Table:
     has_two = "failed" not in two
     train_row, val_row = row_seconds(training)
     overhead = communication_seconds(training)
-    node_bytes = sum(row_bytes(record["statistics"]["statistics"]).values())
+    statistics = record["statistics"]["statistics"].values()
+    node_bytes = sum(facts["width"] * np.dtype(facts["dtype"]).itemsize for facts in statistics)
     rows = {
         "s per epoch, one rank": f"{alone['epoch_seconds']:.2f}",
         "s per epoch, two ranks": f"{two['epoch_seconds']:.2f}" if has_two else two["failed"],

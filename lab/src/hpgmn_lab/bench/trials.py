@@ -24,7 +24,6 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from hpgmn.base.errors import HPGMNError
-from hpgmn.base.machine import reset_peak_memory
 from hpgmn.base.settings import make_settings
 from hpgmn.evaluation.scores import scores
 from hpgmn.graph import Graph
@@ -33,15 +32,7 @@ from hpgmn.graph.synthetic import trading_network
 from hpgmn.models import find_model
 from hpgmn.training.replicas import Progress
 from hpgmn.training.trainer import run_training_thread
-from hpgmn_lab.bench.process import (
-    OtherLoad,
-    ProgressLines,
-    StageClock,
-    device_peak_bytes,
-    fit_once,
-    peak_bytes,
-    seconds_since_start,
-)
+from hpgmn_lab.bench.process import Meter, ProgressLines, StageClock, fit_once
 from hpgmn_lab.bench.records import Record
 
 PYG = "pyg-"
@@ -59,11 +50,7 @@ def label(model: str) -> str:
 
 @dataclass(frozen=True)
 class Assignment:
-    """What a trial trains on, and until when.
-
-    Attributes:
-        deadline: a value of ``time.perf_counter`` after which training stops.
-    """
+    """What a trial trains on, and the value of ``time.perf_counter`` when it has to stop."""
 
     graph: Graph
     split: int
@@ -80,7 +67,6 @@ class Trial:
     Attributes:
         epochs: the seconds of each epoch.
         curve: (seconds since the start, best validation score) after each epoch.
-        is_finished: whether all epochs were trained.
         logits: (N, C) at the best epoch; None if the training was cut.
     """
 
@@ -88,6 +74,12 @@ class Trial:
     curve: list[tuple[float, float]]
     is_finished: bool
     logits: Tensor | None
+
+    @classmethod
+    def of(cls, clock: StageClock, logits: Tensor | None) -> Trial:
+        """Return the trial that a clock has timed."""
+        epochs = clock.epochs.get("main", [])
+        return cls(epochs, clock.curve if epochs else [], logits is not None, logits)
 
     @property
     def best(self) -> float:
@@ -108,9 +100,6 @@ class Trial:
         }
 
 
-Fit = Callable[[Any, Assignment], Trial]
-
-
 def run_trials(
     source: str,
     split: int,
@@ -122,22 +111,15 @@ def run_trials(
 ) -> Record:
     """Train every candidate, select one on validation, and compute its test score.
 
-    Args:
-        source: a dataset's name, or the path of a graph file or folder.
-        candidates: the settings of each trial.
-        limit: seconds for all trials together.
+    All trials together have ``limit`` seconds.
     """
     entry = find_model(model.removeprefix(PYG))
     fit = pyg_fit(model.removeprefix(PYG)) if model.startswith(PYG) else partial(_fit, model)
-    tiny = trading_network(200, num_features=4).graph
-    fit(
-        make_settings(entry.settings, candidates[0] | {"epochs": 1}), Assignment(tiny, 0, 0, device)
-    )
+    tiny = Assignment(trading_network(200, num_features=4).graph, 0, 0, device)
+    fit(make_settings(entry.settings, candidates[0] | {"epochs": 1}), tiny)  # the warm-up
     graph = load(source)
     edges = graph.num_edges  # merges the edges into the adjacency, for every model alike
-    startup = seconds_since_start()
-    reset_peak_memory(device)
-    level, load_of_others, lines = peak_bytes(), OtherLoad(), ProgressLines(label(model))
+    meter, lines = Meter(device), ProgressLines(label(model))
     deadline = float("inf") if limit is None else time.perf_counter() + limit
     assignment = Assignment(graph, split, seed, device, deadline, lines)
     rows: list[Record] = []
@@ -165,11 +147,7 @@ def run_trials(
         "chosen": number,
         "curve": chosen.curve,
         "test_accuracy": score,
-        "startup_seconds": startup,
-        "peak_bytes": peak_bytes(),
-        "level_bytes": level,
-        "device_peak_bytes": device_peak_bytes(device),
-        "cores_taken_by_others": load_of_others.cores(),
+        **meter.record(),
     }
 
 
@@ -189,8 +167,7 @@ def _fit(model: str, settings: Any, on: Assignment) -> Trial:
     except KeyboardInterrupt:
         if not was_cut:
             raise
-    epochs = clock.epochs.get("main", [])
-    return Trial(epochs, clock.curve if epochs else [], logits is not None, logits)
+    return Trial.of(clock, logits)
 
 
 # PyTorch Geometric's models.
@@ -236,7 +213,7 @@ def pyg_adjacency(graph: Graph, neighbors: str, *, as_matrix: bool, device: str)
     return torch.from_numpy(np.stack([coo.col, coo.row]).astype(np.int64)).to(device)
 
 
-def pyg_fit(name: str) -> Fit:
+def pyg_fit(name: str) -> Callable[[Any, Assignment], Trial]:
     """Return a function that trains PyTorch Geometric's model; its first call picks the format."""
     as_matrix = True
 
@@ -245,11 +222,12 @@ def pyg_fit(name: str) -> Fit:
         warnings.filterwarnings("ignore", message="Sparse (CSR tensor support|invariant checks)")
         try:
             return run_training_thread(partial(_train_pyg, name, settings, on, as_matrix))
-        except (MemoryError, torch.OutOfMemoryError):
-            raise _out_of_memory(name) from None
-        except (RuntimeError, NotImplementedError) as error:
-            if "allocate memory" in str(error):  # torch's message on a CPU
-                raise _out_of_memory(name) from None
+        except (MemoryError, RuntimeError) as error:
+            is_memory = isinstance(error, MemoryError | torch.OutOfMemoryError)
+            if is_memory or "allocate memory" in str(error):  # torch's message on a CPU
+                message = f"Out of memory while training PyG's {name}."
+                remedy = "Leave the model out, or use a larger machine"
+                raise HPGMNError(message, remedy) from None
             if not as_matrix:
                 raise
             as_matrix = False
@@ -258,16 +236,11 @@ def pyg_fit(name: str) -> Fit:
     return fit
 
 
-def _out_of_memory(name: str) -> HPGMNError:
-    remedy = "Leave the model out, or use a larger machine"
-    return HPGMNError(f"Out of memory while training PyG's {name}.", remedy)
-
-
 def _train_pyg(
     name: str, settings: Any, on: Assignment, as_matrix: bool, interrupted: Event
 ) -> Trial:
     torch.manual_seed(on.seed)
-    graph, device, started = on.graph, on.device, time.perf_counter()
+    graph, device, clock = on.graph, on.device, StageClock(on.report)
     attributes = graph.x.toarray() if graph.has_sparse_attributes else graph.x
     x = torch.from_numpy(np.require(attributes, requirements="W")).to(device)
     y, masks = torch.from_numpy(graph.y).to(device), graph.split(on.split)
@@ -280,10 +253,8 @@ def _train_pyg(
     optimizer = torch.optim.Adam(
         model.parameters(), lr=settings.lr, weight_decay=settings.weight_decay
     )
-    epochs: list[float] = []
-    curve: list[tuple[float, float]] = []
-    best, best_logits = -1.0, None
-    last = time.perf_counter()
+    best, best_logits, epoch = -1.0, None, 0
+    prepared = time.perf_counter() - clock.started
     for epoch in range(1, settings.epochs + 1):
         model.train()
         optimizer.zero_grad()
@@ -296,14 +267,10 @@ def _train_pyg(
             score = float((logits[val].argmax(dim=-1) == y[val]).float().mean())  # synchronises
         if score > best:
             best, best_logits = score, logits
-        now = time.perf_counter()
-        epochs.append(now - last)
-        curve.append((now - started, best))
-        last = now
-        if on.report is not None:
-            on.report(Progress(0, 1, "main", epoch, settings.epochs, float(loss.detach()), best))
-        if interrupted.is_set() or now > on.deadline:
+        loss_value = float(loss.detach())
+        clock(Progress(0, 1, "main", epoch, settings.epochs, loss_value, best, prepared))
+        if interrupted.is_set() or clock.last > on.deadline:
             break
-    is_finished = len(epochs) == settings.epochs
-    logits = best_logits.cpu() if best_logits is not None and is_finished else None
-    return Trial(epochs, curve, is_finished, logits)
+    if epoch < settings.epochs or best_logits is None:
+        return Trial.of(clock, None)
+    return Trial.of(clock, best_logits.cpu())

@@ -214,7 +214,6 @@ def train_variants(
         variants: by name, complete settings; of several, one is selected on validation, and only
             its test score is computed.
         splits: their numbers; None for all.
-        seeds: of each split.
     """
     numbers = checked_splits(graph, splits)
     runs = {}

@@ -12,7 +12,6 @@ import typer
 from rich.table import Table as RichTable
 from typer.core import TyperGroup
 
-from hpgmn.base.errors import SettingError
 from hpgmn.cli.console import out, say
 from hpgmn_lab.bench import BENCHMARKS, load_module
 from hpgmn_lab.rendering import frame, print_table
@@ -20,7 +19,6 @@ from hpgmn_lab.rendering import frame, print_table
 if TYPE_CHECKING:
     from hpgmn_lab.bench.records import Record, Table
 
-_DEVICES = ("auto", "cpu", "cuda")
 _PLAIN: dict[str, Any] = {"rich_markup_mode": None, "pretty_exceptions_enable": False}
 
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
@@ -94,10 +92,11 @@ def _run(
     **options: Any,
 ) -> None:
     """Measure, write the record and its picture, and print its tables."""
+    from hpgmn.runs.spec import resolve_device
     from hpgmn_lab.bench.pictures import draw
     from hpgmn_lab.bench.records import Call, cores_taken, make_folder, write_record
 
-    name, device = str(context.info_name), _device(device)
+    name, device = str(context.info_name), resolve_device(device)
     folder = Path("bench") / name if out_folder is None else out_folder
     make_folder(folder)
     call = Call(_command_line(context, device), device, folder, graphs_folder)
@@ -111,14 +110,6 @@ def _run(
     taken = cores_taken(record) or 0.0
     if taken > 0.1:
         say(f"Other processes used {taken:.1f} cores: times are too long. Measure again alone.")
-
-
-def _device(name: str) -> str:
-    from hpgmn.runs.spec import resolve_device
-
-    if name not in _DEVICES:
-        raise SettingError.unknown("device", name, _DEVICES)
-    return resolve_device(name)
 
 
 def _command_line(context: typer.Context, device: str) -> str:
@@ -161,15 +152,15 @@ def run_all(
     ] = None,
 ) -> None:
     """Run every benchmark, one after the other."""
+    from hpgmn.runs.spec import resolve_device
     from hpgmn_lab.bench.graphs import GraphSpec, generate
     from hpgmn_lab.bench.records import make_folder
 
-    device = _device(device)
+    device = resolve_device(device)
     folder = out_folder or (Path("bench/quick") if quick else Path("bench"))
     make_folder(folder)
     paths = {}
     if quick:
-        say("generating a small graph")
         graphs = folder / "graphs"
         path = generate(GraphSpec(600, 5.0, 8), graphs)["path"]
         paths = {"graph": shlex.quote(path), "graphs": shlex.quote(str(graphs))}

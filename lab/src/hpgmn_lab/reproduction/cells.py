@@ -21,6 +21,7 @@ from typing import Any
 from hpgmn.base.files import CELL_FORMAT, check_format, verify_checksum, with_checksum, write_text
 from hpgmn.base.parsing import read_json
 from hpgmn.base.settings import to_plain
+from hpgmn.runs.trials import planned_trials
 from hpgmn_lab.records import read_named, write_named
 
 TUNED, SHIPPED = "tuned", "shipped"
@@ -36,7 +37,7 @@ class Cell:
         settings: over the model's defaults; in a search, over every trial.
         trials: trials of the search; 0: no search.
         metric: selects epochs and trials, and is reported.
-        protocol: the protocol that defines the splits.
+        protocol: defines the splits.
     """
 
     graph: str
@@ -58,10 +59,17 @@ class Cell:
 
     def as_dict(self) -> dict[str, Any]:
         """Return all fields as JSON values."""
-        fields = {name: to_plain(value) for name, value in dataclasses.asdict(self).items()}
-        return fields | {
-            "settings": {name: to_plain(value) for name, value in self.settings.items()}
-        }
+        return plain_values(dataclasses.asdict(self)) | {"settings": plain_values(self.settings)}
+
+    def trial_settings(self) -> list[dict[str, Any]]:
+        """Return the settings of each trial; those of the cell override the planned ones."""
+        planned = planned_trials(self.model, self.graph, self.trials)
+        return [{**trial, **self.settings} for trial in planned]
+
+
+def plain_values(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings or fields as JSON values."""
+    return {name: to_plain(value) for name, value in values.items()}
 
 
 def identity(*parts: Any) -> str:

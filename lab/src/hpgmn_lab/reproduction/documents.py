@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -38,8 +38,6 @@ from hpgmn_lab.reproduction.tables import (
 )
 
 PAGE = "index.html"
-_AS_SHIPPED = "as shipped"
-_METRIC_NAMES = {"roc_auc": "ROC-AUC"}
 
 Line = Any
 """A line of :attr:`Table.numbers`, as ``itertuples`` gives it."""
@@ -111,9 +109,9 @@ def document(plan: Experiment, records: Records, *, is_quick: bool = False) -> D
     command = f"hpgmn reproduce {plan.name}{' --quick' if is_quick else ''}"
     if not plan.graphs:
         return Document(plan.name, title, "No graph of this experiment is included.", command)
-    intro = _intro(plan.name, is_quick)
+    empty = Document(plan.name, title, _intro(plan.name, is_quick), command)
     if plan.name == "table1":
-        return _facts_document(plan, records, title, intro, command)
+        return _with_facts(empty, plan.graphs, records)
     shown = table(plan, records)
     grids = [
         *_LAYOUTS.get(plan.name, _options)(shown),
@@ -121,12 +119,9 @@ def document(plan: Experiment, records: Records, *, is_quick: bool = False) -> D
         _grid(shown, "cost", is_detail=True),
         *([_made_grid(shown)] if shown.done else []),
     ]
-    return Document(
-        plan.name,
-        title,
-        intro,
-        command,
-        tuple(grids),
+    return replace(
+        empty,
+        grids=tuple(grids),
         table=shown,
         numbers=_csv_numbers(shown),
         picture=figure.text_alternative(shown) if plan.name == "figure3" else "",
@@ -151,10 +146,8 @@ def _csv_numbers(shown: Table) -> pd.DataFrame:
 # Table 1.
 
 
-def _facts_document(
-    plan: Experiment, records: Records, title: str, intro: str, command: str
-) -> Document:
-    facts = {graph: recorded_facts(records, graph) for graph in plan.graphs}
+def _with_facts(empty: Document, graphs: Sequence[str], records: Records) -> Document:
+    facts = {graph: recorded_facts(records, graph) for graph in graphs}
     known = {graph: measured for graph, measured in facts.items() if measured is not None}
     rows = [
         [graph, *(_fact_cell(measured, key) for key in KEYS)] for graph, measured in facts.items()
@@ -174,16 +167,13 @@ def _facts_document(
         [graph, *(getattr(measured, key) for key in KEYS), *(measured.printed[key] for key in KEYS)]
         for graph, measured in known.items()
     ]
-    return Document(
-        plan.name,
-        title,
-        intro,
-        command,
-        tuple(grids),
+    return replace(
+        empty,
+        grids=tuple(grids),
         numbers=frame((*header, *(f"printed_{key}" for key in KEYS)), numbers),
         count=len(known),
-        total=len(plan.graphs),
-        missing=tuple(graph for graph in plan.graphs if graph not in known),
+        total=len(graphs),
+        missing=tuple(graph for graph in graphs if graph not in known),
     )
 
 
@@ -264,8 +254,7 @@ _LAYOUTS: dict[str, Callable[[Table], list[Grid]]] = {
 
 
 def _metric_name(graph: str) -> str:
-    metric = DATASETS[graph].metric if graph in DATASETS else "accuracy"
-    return _METRIC_NAMES.get(metric, metric)
+    return "ROC-AUC" if DATASETS[graph].metric == "roc_auc" else "accuracy"
 
 
 def _metrics(graphs: Sequence[str]) -> str:
@@ -289,7 +278,7 @@ def _wide(shown: Table, cell: Callable[[Line], str]) -> pd.DataFrame:
         {
             "row": [_label(line) for line in lines],
             "graph": [line.graph for line in lines],
-            "text": [_AS_SHIPPED if line.is_as_shipped else cell(line) for line in lines],
+            "text": ["as shipped" if line.is_as_shipped else cell(line) for line in lines],
         }
     )
     wide = texts.pivot(index="row", columns="graph", values="text")

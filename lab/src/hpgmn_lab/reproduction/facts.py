@@ -40,8 +40,7 @@ class Facts:
         identity: digest of the inputs.
         edges: number of edges, by the definition nearest to the printed number.
         homophily: node homophily with undirected neighbours, without self-loops.
-        edge_counts: definition → number of edges.
-        homophilies: definition → homophily.
+        edge_counts, homophilies: by definition.
         explanations: for edges, homophily and any other difference: the origin of the printed
             number.
     """

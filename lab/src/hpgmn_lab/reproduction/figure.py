@@ -39,16 +39,31 @@ _STYLE: dict[Any, Any] = {
 
 
 @contextmanager
-def drawn(table: Table) -> Iterator[Figure]:
+def draw(table: Table) -> Iterator[Figure]:
     """Draw the figure; save it inside the ``with``, where its style applies."""
+    lines = dict(iter(table.numbers.groupby("graph", sort=False)))
+    ends = {graph: _ends(group) for graph, group in lines.items()}
+    span = max(high - low for low, high in ends.values())
     with styled_figure(6.2, 2.9, _STYLE) as figure:
-        _draw(figure, table)
+        panels = figure.subplots(1, len(lines), squeeze=False)[0]
+        for axes, (graph, (_, high)) in zip(panels, ends.items(), strict=True):
+            _draw_panel(axes, lines[graph], graph)
+            top = high + 0.15 * span
+            axes.set_ylim(max(top - 1.7 * span, 0.0), top)  # the same scale in every panel
+        panels[0].set_ylabel("test accuracy, %")
+        handles, labels = panels[0].get_legend_handles_labels()
+        figure.legend(handles, labels, loc="outside upper center", ncols=4, handlelength=1.6)
+        figure.supxlabel(
+            "Bars: mean over runs. Whiskers: 95 % interval of the mean. "
+            "The vertical axes do not start at zero.",
+            fontsize=7.5,
+        )
         yield figure
 
 
 def write_figure(table: Table, path: Path) -> list[Path]:
     """Write the figure as PNG and SVG next to ``path``."""
-    with drawn(table) as figure:
+    with draw(table) as figure:
         return save_figure(figure, path, dpi=200)
 
 
@@ -56,7 +71,7 @@ def inline_svg(table: Table) -> Markup:
     """Return the figure as an SVG element for an HTML page."""
     from markupsafe import Markup
 
-    with drawn(table) as figure, io.StringIO() as file:
+    with draw(table) as figure, io.StringIO() as file:
         figure.savefig(file, format="svg", metadata=NO_METADATA)
         text = file.getvalue()
     return Markup(text[text.index("<svg") :])  # nosec B704
@@ -84,25 +99,6 @@ def text_alternative(table: Table) -> str:
     return f"Test accuracy of HP-GMN in percent with its penalties and without. {'; '.join(parts)}."
 
 
-def _draw(figure: Figure, table: Table) -> None:
-    lines = dict(iter(table.numbers.groupby("graph", sort=False)))
-    panels = figure.subplots(1, len(lines), squeeze=False)[0]
-    ends = {graph: _ends(own) for graph, own in lines.items()}
-    span = max(high - low for low, high in ends.values())
-    for axes, (graph, (_, high)) in zip(panels, ends.items(), strict=True):
-        _panel(axes, lines[graph], graph)
-        top = high + 0.15 * span
-        axes.set_ylim(max(top - 1.7 * span, 0.0), top)  # the same scale in every panel
-    panels[0].set_ylabel("test accuracy, %")
-    handles, labels = panels[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside upper center", ncols=4, handlelength=1.6)
-    figure.supxlabel(
-        "Bars: mean over runs. Whiskers: 95 % interval of the mean. "
-        "The vertical axes do not start at zero.",
-        fontsize=7.5,
-    )
-
-
 def _ends(lines: pd.DataFrame) -> tuple[float, float]:
     """Return the range of values in a panel, at least a point wide."""
     values = lines[["test_mean", "test_low", "test_high"]].astype(float)
@@ -112,7 +108,7 @@ def _ends(lines: pd.DataFrame) -> tuple[float, float]:
     return min(low, high - 1.0), high
 
 
-def _panel(axes: Axes, lines: pd.DataFrame, graph: str) -> None:
+def _draw_panel(axes: Axes, lines: pd.DataFrame, graph: str) -> None:
     for position, line in enumerate(lines.itertuples()):
         is_known = pd.notna(line.test_mean)
         mean = line.test_mean if is_known else 0.0

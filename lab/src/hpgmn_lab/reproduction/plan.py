@@ -25,25 +25,9 @@ from hpgmn_lab.reproduction.cells import SHIPPED, TUNED, Cell
 TRIALS = 16
 SOUND_MODELS = ("mlp", "gcn", "gprgnn", "h2gcn", "linkx", "fsgnn", "dirgcn", "hpgmn")
 
-REGULARISATION: dict[str, dict[str, Any]] = {
-    "without-kpattern": {"kpattern_weight": 0.0},
-    "without-entropy": {"entropy_weight": 0.0},
-    "without-both": {"kpattern_weight": 0.0, "entropy_weight": 0.0},
-}
-"""Variant → settings that Figure 3 changes."""
-
-REMOVED = {
-    "without-attributes": ("attributes",),
-    "without-class-counts": ("class_counts",),
-    "without-class-means": ("class_means",),
-    "without-diffusion": ("diffusion", "adjacency"),
-}
-"""Variant → statistics that Table 4 removes, with their means over neighbours; adjacency rows
-replace diffusion in the shipped settings."""
-
 Settings = Mapping[str, Any]
 Option = Callable[[Settings], Settings]
-"""Returns settings with an option beyond the paper switched on or off."""
+"""Returns settings with one change."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +42,10 @@ class Row:
     def model(self) -> str:
         """The model of its cells."""
         return next(cell.model for cell in self.cells.values())
+
+
+Layout = tuple[tuple[str, ...], list[Row]]
+"""The graphs and the rows of an experiment."""
 
 
 @dataclass(frozen=True)
@@ -88,11 +76,10 @@ class Budget:
     """The work per cell, and the graphs.
 
     Attributes:
-        trials: trials of each search.
         search_runs: splits, or seeds of a single split, that score a trial.
         splits: most splits of the final run.
-        seeds: seeds on the citation graphs' single split.
-        epochs: limit of epochs for every stage of every model; None: no limit.
+        seeds: on the citation graphs' single split.
+        epochs: limit for every stage of every model; None: no limit.
         graphs: included graphs; None for all.
     """
 
@@ -119,7 +106,8 @@ def experiment(name: str, budget: Budget = FULL) -> Experiment:
     """Return an experiment with its rows and cells."""
     if name not in _MAKERS:
         raise HPGMNError.unknown("experiment", name, [*EXPERIMENTS, "all"])
-    return _MAKERS[name](budget)
+    graphs, rows = _MAKERS[name](budget)
+    return Experiment(name, graphs, tuple(rows))
 
 
 def tuned(model: str, graph: str, budget: Budget = FULL) -> Cell:
@@ -167,17 +155,14 @@ def _runs(graph: str, budget: Budget) -> dict[str, Any]:
 def _limit_epochs(model: str, settings: Settings, budget: Budget) -> dict[str, Any]:
     if budget.epochs is None:
         return dict(settings)
-    names = {info.name for info in dataclasses.fields(find_model(model).settings)}
-    limited = {name: budget.epochs for name in names if name.split("_")[-1] == "epochs"}
-    return {**settings, **limited}
+    names = [field.name for field in dataclasses.fields(find_model(model).settings)]
+    return {**settings, **{name: budget.epochs for name in names if name.endswith("epochs")}}
 
 
-# The paper's experiments.
+# Comparisons of models.
 
 
-def _comparison(
-    name: str, models: Sequence[str], graphs: Sequence[str], budget: Budget
-) -> Experiment:
+def _comparison(models: Sequence[str], graphs: Sequence[str], budget: Budget) -> Layout:
     chosen = budget.select(graphs)
     ours = [model for model in models if model.startswith("hpgmn")]
     rows = [_row(model, tuned, model, chosen, budget) for model in models]
@@ -185,7 +170,7 @@ def _comparison(
     for model in ours:
         row = _row(f"{model}, shipped, {ENSEMBLE} seeds averaged", _ensemble, model, chosen, budget)
         rows.append(dataclasses.replace(row, is_ensemble=True))
-    return Experiment(name, chosen, tuple(rows))
+    return chosen, rows
 
 
 def _row(
@@ -194,45 +179,14 @@ def _row(
     return Row(label, {graph: make(model, graph, budget) for graph in graphs})
 
 
-def _removals(graph: str) -> dict[str, dict[str, Any]]:
-    """Return the statistics that each variant of Table 4 keeps."""
-    every = tuple(shipped("hpgmn", graph).settings["statistics"])
-    return {
-        variant: {
-            "statistics": tuple(
-                name for name in every if (averaged_statistic(name) or name) not in removed
-            )
-        }
-        for variant, removed in REMOVED.items()
-    }
-
-
-def _ablation(
-    name: str, changes: Callable[[str], Mapping[str, Settings]], budget: Budget
-) -> Experiment:
-    graphs = budget.select(paper.ABLATED)
-    full = {graph: shipped("hpgmn", graph, budget) for graph in graphs}
-    rows = [Row("full", full)]
-    for variant in changes(paper.ABLATED[0]):
-        cells = {
-            graph: dataclasses.replace(
-                cell, variant=variant, settings={**cell.settings, **changes(graph)[variant]}
-            )
-            for graph, cell in full.items()
-        }
-        rows.append(Row(variant.replace("-", " "), cells))
-    return Experiment(name, graphs, tuple(rows))
-
-
-def _sound(budget: Budget) -> Experiment:
+def _sound(budget: Budget) -> Layout:
     sound = budget.select(PROTOCOLS["sound"].graphs)
     defective = [paper.DEFECTIVE[graph] for graph in sound if graph in paper.DEFECTIVE]
     graphs = (*sound, *budget.select(defective))
-    rows = [_row(model, tuned, model, graphs, budget) for model in SOUND_MODELS]
-    return Experiment("sound", graphs, tuple(rows))
+    return graphs, [_row(model, tuned, model, graphs, budget) for model in SOUND_MODELS]
 
 
-# Options beyond the paper, each switched on or off in the shipped settings, one at a time.
+# Changes of the shipped settings, one at a time.
 
 
 def _change(**changes: Any) -> Option:
@@ -245,6 +199,28 @@ def _change_statistics(change: Callable[[Sequence[str]], Sequence[str]]) -> Opti
         "statistics": tuple(dict.fromkeys(change(settings["statistics"]))),
     }
 
+
+def _remove(*removed: str) -> Option:
+    """Return an option that removes statistics and their means over neighbours."""
+    return _change_statistics(
+        lambda names: [name for name in names if (averaged_statistic(name) or name) not in removed]
+    )
+
+
+REGULARISATION: dict[str, Option] = {
+    "without-kpattern": _change(kpattern_weight=0.0),
+    "without-entropy": _change(entropy_weight=0.0),
+    "without-both": _change(kpattern_weight=0.0, entropy_weight=0.0),
+}
+"""Variant → option, for Figure 3."""
+
+REMOVALS: dict[str, Option] = {
+    "without-attributes": _remove("attributes"),
+    "without-class-counts": _remove("class_counts"),
+    "without-class-means": _remove("class_means"),
+    "without-diffusion": _remove("diffusion", "adjacency"),
+}
+"""Variant → option, for Table 4; adjacency rows replace diffusion in the shipped settings."""
 
 STATISTICS_OPTIONS: dict[str, Option] = {
     "paper-config": lambda settings: read_config("paper")["settings"],
@@ -270,7 +246,7 @@ STATISTICS_OPTIONS: dict[str, Option] = {
     "with-soft-counts": _change(soft_counts=True),
     "train-labels-only": _change(label_confidence=1.0),
 }
-"""Variant → option, for HP-GMN on its statistics."""
+"""Variant → option beyond the paper, for HP-GMN on its statistics."""
 
 ENCODER_OPTIONS: dict[str, Option] = {
     "without-memory": _change(memory=False),
@@ -279,20 +255,24 @@ ENCODER_OPTIONS: dict[str, Option] = {
     "with-batch-norm": _change(batch_norm=True),
     "without-batch-norm": _change(batch_norm=False),
 }
-"""Variant → option, for HP-GMN on the representation of an APPNP."""
+"""Variant → option beyond the paper, for HP-GMN on the representation of an APPNP."""
 
 
 def _options(
-    name: str, model: str, graphs: Sequence[str], options: Mapping[str, Option], budget: Budget
-) -> Experiment:
-    """Return an experiment with a row per option; unchanged settings share the shipped cell."""
+    model: str,
+    graphs: Sequence[str],
+    options: Mapping[str, Option],
+    budget: Budget,
+    first: str = SHIPPED,
+) -> Layout:
+    """Return a row per option; unchanged settings share the cell of the first row."""
     chosen = budget.select(graphs)
     base = {graph: shipped(model, graph, budget) for graph in chosen}
-    rows = [Row(SHIPPED, base)]
+    rows = [Row(first, base)]
     for variant, option in options.items():
         cells = {graph: _with_option(cell, variant, option, budget) for graph, cell in base.items()}
         rows.append(Row(variant.replace("-", " "), cells))
-    return Experiment(name, chosen, tuple(rows))
+    return chosen, rows
 
 
 def _with_option(cell: Cell, variant: str, option: Option, budget: Budget) -> Cell:
@@ -303,22 +283,16 @@ def _with_option(cell: Cell, variant: str, option: Option, budget: Budget) -> Ce
     return dataclasses.replace(cell, variant=variant, settings=changed)
 
 
-_MAKERS: dict[str, Callable[[Budget], Experiment]] = {
-    "table1": lambda budget: Experiment(
-        "table1", budget.select((*paper.HETEROPHILOUS, *paper.CITATION)), ()
-    ),
-    "table2": lambda budget: _comparison(
-        "table2", list(paper.TABLE_2), paper.HETEROPHILOUS, budget
-    ),
-    "table3": lambda budget: _comparison("table3", list(paper.TABLE_3), paper.CITATION, budget),
-    "figure3": lambda budget: _ablation("figure3", lambda graph: REGULARISATION, budget),
-    "table4": lambda budget: _ablation("table4", _removals, budget),
+_MAKERS: dict[str, Callable[[Budget], Layout]] = {
+    "table1": lambda budget: (budget.select((*paper.HETEROPHILOUS, *paper.CITATION)), []),
+    "table2": lambda budget: _comparison(list(paper.TABLE_2), paper.HETEROPHILOUS, budget),
+    "table3": lambda budget: _comparison(list(paper.TABLE_3), paper.CITATION, budget),
+    "figure3": lambda budget: _options("hpgmn", paper.ABLATED, REGULARISATION, budget, "full"),
+    "table4": lambda budget: _options("hpgmn", paper.ABLATED, REMOVALS, budget, "full"),
     "sound": _sound,
-    "options": lambda budget: _options(
-        "options", "hpgmn", paper.HETEROPHILOUS, STATISTICS_OPTIONS, budget
-    ),
+    "options": lambda budget: _options("hpgmn", paper.HETEROPHILOUS, STATISTICS_OPTIONS, budget),
     "citation-options": lambda budget: _options(
-        "citation-options", "hpgmn-appnp", paper.CITATION, ENCODER_OPTIONS, budget
+        "hpgmn-appnp", paper.CITATION, ENCODER_OPTIONS, budget
     ),
 }
 EXPERIMENTS = tuple(_MAKERS)

@@ -18,10 +18,9 @@ from hpgmn.base.settings import make_settings, settings_dict
 from hpgmn.evaluation.scores import Difference, Score
 from hpgmn.models import find_model
 from hpgmn.runs.compare import difference, is_ours
-from hpgmn.runs.trials import planned_trials
 from hpgmn_lab import paper
 from hpgmn_lab.records import NONE, Record, check_run
-from hpgmn_lab.reproduction.cells import SHIPPED, TUNED, Cell, CellRecord, Records
+from hpgmn_lab.reproduction.cells import SHIPPED, TUNED, Cell, CellRecord, Records, plain_values
 from hpgmn_lab.reproduction.plan import Experiment, Row
 
 _PLANNED_KEYS = (
@@ -95,7 +94,10 @@ def table(plan: Experiment, records: Records) -> Table:
     runs: dict[tuple[str, str], Record] = {}
     lines = []
     for row in plan.rows:
-        repeats = {graph for graph, cell in row.cells.items() if _is_as_shipped(cell, row, plan)}
+        repeats = set()
+        if row is not plan.rows[0]:
+            first = plan.rows[0].cells
+            repeats = {graph for graph, cell in row.cells.items() if cell == first.get(graph)}
         kind = _kind(row, is_repeated=len(repeats) == len(row.cells))
         for graph, cell in row.cells.items():
             cell_record = None if graph in repeats else done.get(cell.name)
@@ -119,10 +121,6 @@ def table(plan: Experiment, records: Records) -> Table:
     whole = Table(plan, numbers, runs, done, outdated)
     _compare(whole)
     return whole
-
-
-def _is_as_shipped(cell: Cell, row: Row, plan: Experiment) -> bool:
-    return row is not plan.rows[0] and cell == plan.rows[0].cells.get(cell.graph)
 
 
 def _kind(row: Row, *, is_repeated: bool) -> str:
@@ -231,50 +229,35 @@ def is_as_planned(cell: Cell, record: CellRecord) -> bool:
     planned = cell.as_dict()
     if any(record.cell.get(key) != planned[key] for key in _PLANNED_KEYS):
         return False
-    kind = find_model(cell.model).settings
+    kind, chosen, search = find_model(cell.model).settings, cell.settings, record.search or {}
     try:
-        chosen = _chosen_settings(cell, record)
-        if chosen is None:
-            return False
+        if cell.trials:
+            trials = [trial["settings"] for trial in search["trials"]]
+            if trials != [plain_values(trial) for trial in cell.trial_settings()]:
+                return False
+            chosen = trials[search["best"]]
         recorded = make_settings(kind, record.metrics["config"]["settings"])
         return settings_dict(recorded) == settings_dict(make_settings(kind, chosen))
     except (HPGMNError, LookupError, TypeError):
         return False
 
 
-def _chosen_settings(cell: Cell, record: CellRecord) -> Mapping[str, Any] | None:
-    """Return the settings of the final run; None if other trials are planned."""
-    if not cell.trials:
-        return cell.settings
-    if record.search is None:
-        return None
-    trials = [trial["settings"] for trial in record.search["trials"]]
-    planned = [
-        dataclasses.replace(cell, settings={**trial, **cell.settings}).as_dict()["settings"]
-        for trial in planned_trials(cell.model, cell.graph, cell.trials)
-    ]
-    return trials[record.search["best"]] if trials == planned else None
-
-
 def _runs(cell_record: CellRecord, row: Row, records: Records) -> Record:
-    name = cell_record.name
-    record = check_run(name, cell_record.metrics, records.source, records.remedy(name))
-    return _ensemble_record(record, records) if row.is_ensemble else record
-
-
-def _ensemble_record(record: Record, records: Records) -> Record:
-    """Return the record with the scores of averages over seeds instead of single runs."""
-    source, remedy = records.source, records.remedy(record.name)
+    """Return the runs of a cell; of an ensemble, with the scores of averages over seeds."""
+    name, source, remedy = cell_record.name, records.source, records.remedy(cell_record.name)
+    record = check_run(name, cell_record.metrics, source, remedy)
+    if not row.is_ensemble:
+        return record
     try:
         values = [float(value) for value in record.metrics["ensemble"]["test_score"]]
         mean = 100 * float(record.metrics["ensemble"]["test_score_mean"])
     except (KeyError, TypeError):
-        raise HPGMNError(f"{source} ({record.name}) has no ensemble scores.", remedy) from None
+        raise HPGMNError(f"{source} ({name}) has no ensemble scores.", remedy) from None
     splits = len(record.metrics["splits"])
     score = Score.of([100 * value for value in values])
     if len(values) % splits or abs(score.mean - mean) > 1e-6:
         raise HPGMNError(
-            f"{source} ({record.name}): count or mean of the ensemble scores is wrong.", remedy
+            f"{source} ({name}): count or mean of the ensemble scores is wrong.", remedy
         )
     metrics = {**record.metrics, "test_score": values, "seeds": len(values) // splits}
     return dataclasses.replace(record, score=score, metrics=metrics)

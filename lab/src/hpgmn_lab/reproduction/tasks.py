@@ -156,11 +156,9 @@ def cell_task(
 ) -> Outcome:
     """Do a cell as a task of an engine.
 
-    Args:
-        argument: the cell, the device, and the folder of the reproduction; on another machine, the
-            existing files of the cell instead (path in the folder → content).
-        graph: its graph.
-        line: receives progress and, on another machine, the content of a search's file.
+    The argument is the cell, the device and the folder of the reproduction; on another machine, the
+    existing files of the cell (path in the folder → content). There the channel also receives the
+    content of a search's file.
     """
     cell, device, source = argument
     is_time = RateLimiter()

@@ -21,16 +21,23 @@ import torch
 from hpgmn.base.errors import HPGMNError, SettingError
 from hpgmn.base.files import verify_checksum, with_checksum, write_text
 from hpgmn.base.parsing import read_json
-from hpgmn.base.settings import make_settings, settings_dict, to_plain
+from hpgmn.base.settings import make_settings, settings_dict
 from hpgmn.graph import Graph
 from hpgmn.graph.datasets import load
 from hpgmn.models import find_model
 from hpgmn.runs.fit import fit_run
 from hpgmn.runs.folder import finished_run, prepare_folder
 from hpgmn.runs.spec import RunSpec
-from hpgmn.runs.trials import best_record, planned_trials, run_trials, run_trials_by_shape
+from hpgmn.runs.trials import best_record, run_trials, run_trials_by_shape
 from hpgmn.training.replicas import Progress, valid_settings
-from hpgmn_lab.reproduction.cells import Cell, CellRecord, identity, read_cell, write_cell
+from hpgmn_lab.reproduction.cells import (
+    Cell,
+    CellRecord,
+    identity,
+    plain_values,
+    read_cell,
+    write_cell,
+)
 
 CELLS_FOLDER, SEARCH_FOLDER, WORK_FOLDER = "cells", "search", "work"
 """In the folder of a reproduction: records, unfinished searches, unfinished final runs."""
@@ -43,11 +50,8 @@ class Execution:
     """How work is executed; it influences results only by rounding.
 
     Attributes:
-        device: "cpu" or "cuda".
-        report: called after each epoch.
         should_stop: called after each epoch; True saves finished work and raises
             KeyboardInterrupt.
-        memory_share: share of the memory for this process.
         save_search: called with the content of the search's file after each write.
     """
 
@@ -100,7 +104,7 @@ def finished_record(cell: Cell, graph: Graph, folder: Path) -> CellRecord | None
     if record.search is not None:
         trials = dict(enumerate(record.search["trials"]))
         valid = _valid_trials(cell, graph, record.search, trials)
-        if not len(valid) == len(trials) == len(_trials(cell)):
+        if not len(valid) == len(trials) == len(cell.trial_settings()):
             return None
     settings = _final_settings(cell, record.search)
     return record if _is_same_run(record, final_identity(cell, graph), settings) else None
@@ -144,11 +148,7 @@ def _is_same_run(record: CellRecord, run_identity: str, settings: Mapping[str, A
 
 def _with_defaults(model: str, settings: Mapping[str, Any]) -> Any:
     """Return settings with the current defaults; settings that the model rejects unchanged."""
-    return valid_settings(find_model(model).settings, settings) or _plain(settings)
-
-
-def _plain(settings: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: to_plain(value) for name, value in settings.items()}
+    return valid_settings(find_model(model).settings, settings) or plain_values(settings)
 
 
 def _defaults(model: str) -> dict[str, Any]:
@@ -156,12 +156,6 @@ def _defaults(model: str) -> dict[str, Any]:
 
 
 # Searches.
-
-
-def _trials(cell: Cell) -> list[dict[str, Any]]:
-    """Return the settings of each trial; those of the cell override the planned ones."""
-    planned = planned_trials(cell.model, cell.graph, cell.trials)
-    return [{**trial, **cell.settings} for trial in planned]
 
 
 def _valid_trials(
@@ -174,7 +168,7 @@ def _valid_trials(
     """
     if search["identity"] != search_identity(cell, graph):
         return {}
-    planned, defaults = _trials(cell), _defaults(cell.model)
+    planned, defaults = cell.trial_settings(), _defaults(cell.model)
     recorded_defaults = {**defaults, **search["defaults"]}
     return {
         index: dict(trial)
@@ -191,7 +185,7 @@ def _search(
 ) -> dict[str, Any]:
     """Return a cell's search; train the missing trials group by group."""
     path = folder / SEARCH_FOLDER / f"{cell.name}.json"
-    trials, done = _trials(cell), _unfinished_search(path, cell, graph)
+    trials, done = cell.trial_settings(), _unfinished_search(path, cell, graph)
     if previous is not None and previous.search is not None:
         recorded = dict(enumerate(previous.search["trials"]))
         done = _valid_trials(cell, graph, previous.search, recorded) | done
@@ -251,10 +245,11 @@ def _trial_record(
     settings: Mapping[str, Any], result: Mapping[str, Any] | HPGMNError
 ) -> dict[str, Any]:
     """Return what is stored of a trial; a failure may pass unless its settings are rejected."""
+    record = {"settings": plain_values(settings)}
     if isinstance(result, HPGMNError):
         is_passing = not isinstance(result, SettingError)
-        return {"settings": _plain(settings), "failed": str(result), "is_passing": is_passing}
-    return {"settings": _plain(settings)} | {name: result[name] for name in _TRIAL_KEYS}
+        return record | {"failed": str(result), "is_passing": is_passing}
+    return record | {name: result[name] for name in _TRIAL_KEYS}
 
 
 # The final run.
@@ -293,11 +288,9 @@ def _final_run(
             shutil.rmtree(other)
     prepare_folder(run_folder, spec, resume=True, overwrite=False)
     metrics = finished_run(run_folder)
-    return (
-        fit_run(spec, graph, run_folder, **execution.options).metrics
-        if metrics is None
-        else metrics
-    )
+    if metrics is None:
+        metrics = fit_run(spec, graph, run_folder, **execution.options).metrics
+    return metrics
 
 
 def remove_unfinished(cell: Cell, folder: Path) -> None:

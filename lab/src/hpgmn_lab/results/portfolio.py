@@ -20,11 +20,12 @@ from hpgmn_lab.records import (
     NONE,
     Record,
     check_run,
+    device_text,
     difference_text,
-    origin_texts,
     read_runs,
     score_text,
     sort_graphs,
+    versions_text,
 )
 from hpgmn_lab.rendering import frame
 from hpgmn_lab.reproduction.cells import SHIPPED, TUNED, Records
@@ -172,7 +173,9 @@ def command_frame(rows: Sequence[Untuned]) -> pd.DataFrame:
                 f"`{' '.join(parts)}`",
                 f"{len(tried['members'])} members, {count} split{'s' * (count > 1)}",
                 f"{tried['seconds']:.0f} + {metrics['seconds']:.0f}",
-                *origin_texts(metrics),
+                device_text(metrics["hardware"]),
+                versions_text(metrics),
+                str(metrics["created"])[:10],
             ]
         )
     header = ("command", "tried", "seconds, choice + run", "device", "versions", "date")
