@@ -60,15 +60,14 @@ def print_table(
     width: int | None = None,
 ) -> None:
     """Print a table, with lines or, to fit 80 columns, without; numbers are aligned right."""
-    table = Table(title=title)
-    if not has_lines:
-        table = Table(title=title, box=None, padding=(0, padding, 0, 0), header_style="dim")
     cells = list(rows)
-    for index, head in enumerate(columns):
-        column = Column(head) if isinstance(head, str) else head
+    heads = [Column(head) if isinstance(head, str) else head for head in columns]
+    for index, column in enumerate(heads):
         if index and all(re.match(rf"[+-]?\d|{MISSING}|$", row[index]) for row in cells):
             column.justify = "right"
-        table.columns.append(column)
+    table = Table(*heads, title=title)
+    if not has_lines:
+        table.box, table.padding, table.header_style = None, (0, padding, 0, 0), "dim"
     for row in cells:
         table.add_row(*row)
     out.print(table, width=width)
