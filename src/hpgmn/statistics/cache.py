@@ -23,6 +23,7 @@ import re
 import shutil
 import tempfile
 import time
+import zlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
@@ -302,7 +303,7 @@ class StatisticsCache:
             rows.flush()
             stored = _map_array(path)  # outlives the name of its file
             try:
-                self._publish(draft, recipe, {"rows": _facts(path, stored)})
+                self._publish(draft, recipe, {"rows": _facts(path, stored, file_checksum(path))})
             except OSError as error:  # the rows still serve this run
                 self._warn(error)
         return stored
@@ -405,15 +406,16 @@ def drop(path: Path) -> None:
 
 def save_array(path: Path, array: Array) -> dict[str, Any]:
     """Write an array and return its size, checksum, shape and type."""
+    header, content = npy_header(array.dtype, array.shape), as_bytes(array).data
     with path.open("wb") as file:
-        file.write(npy_header(array.dtype, array.shape))
-        file.write(as_bytes(array).data)
-    return _facts(path, array)
+        file.write(header)
+        file.write(content)
+    return _facts(path, array, zlib.crc32(content, zlib.crc32(header)))
 
 
-def _facts(path: Path, array: Array) -> dict[str, Any]:
+def _facts(path: Path, array: Array, checksum: int) -> dict[str, Any]:
     form = {"shape": list(array.shape), "dtype": array.dtype.str}
-    return {"bytes": path.stat().st_size, "crc32": file_checksum(path), **form}
+    return {"bytes": path.stat().st_size, "crc32": checksum, **form}
 
 
 def _map_array(path: Path) -> Array:
