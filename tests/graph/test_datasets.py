@@ -241,6 +241,9 @@ def test_columns_are_said_of_tables_only(tmp_path):
     with pytest.raises(SettingError, match="has no tables") as error:
         load(tmp_path / "plain.npz", split="part")
     assert "(--split-column)" in error.value.render(cli=True)
+    with pytest.raises(SettingError, match="has no tables") as error:
+        load(tmp_path / "plain.npz", directed=False)
+    assert "(--directed/--undirected)" in error.value.render(cli=True)
     plain = load(tmp_path / "plain.npz", label=None, drop=[], categories=(), directed=None)
     assert plain.num_nodes == plain_graph().num_nodes
 

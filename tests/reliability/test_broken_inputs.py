@@ -304,7 +304,7 @@ CONFIGS: dict[str, tuple[Make, str]] = {
     "model of another world": (lambda: config("model: hpgmm\nsettings: {}\n"), "Unknown model 'hpgmm'. Did you mean 'hpgmn'?"),
     "model that is a file": (lambda: config("model: own.py:Net\nsettings: {}\n"), "code is imported only when you name it"),
     "tables that is a list": (lambda: config("settings: {}\ntables: [id]\n"), "'tables' must be a mapping"),
-    "tables with a number": (lambda: config("settings: {}\ntables: {id: 3}\n"), "Leave out id"),
+    "tables with a number": (lambda: config("settings: {}\ntables: {id: 3}\n"), "id takes a column name (got 3)"),
     "tables with an unknown entry": (lambda: config("settings: {}\ntables: {ids: a}\n"), "Unknown entry of tables: 'ids'"),
     "settings that exclude each other": (lambda: config("batch_size: 4\nconsistency_weight: 1\n"), "(--set batch_size=0)"),
     "folder in place of a config": (lambda: (Path("c").mkdir(), [*graph_file(), "--config", "c"])[1], "Cannot read the config file c"),

@@ -64,7 +64,7 @@ def shard(
         raise SettingError(
             "Shards are computed from labels or from the label estimator's pseudo-labels, not "
             "from those of a first training.",
-            Remedy("Compute them without it", setting="refinement", value=False),
+            Remedy("Switch refinement off", setting="refinement", value=False),
         )
     size = int(memory * 2**30)
     source = _source(graph)

@@ -60,7 +60,7 @@ def statistics(
         raise SettingError(
             "Statistics are computed from labels or from the label estimator's pseudo-labels, "
             "not from those of a first training.",
-            Remedy("Compute them without it", setting="refinement", value=False),
+            Remedy("Switch refinement off", setting="refinement", value=False),
         )
     known, shares = loaded.y, None
     if labels == "estimated":

@@ -27,7 +27,11 @@ NAMES = {
 }
 """Role → the names by which its column is detected, in any case."""
 
-_FLAGS = {"split": "split-column", "categories": "category"}  # where an option is no keyword
+_FLAGS = {  # where an option is no keyword
+    "split": "split-column",
+    "categories": "category",
+    "directed": "directed/--undirected",
+}
 _LISTS = ("drop", "attributes", "categories")
 _NODE_ROLES, _EDGE_ROLES = ("id", "label", "split"), ("source", "target", "weight")
 _REQUIRED = ("id", "source", "target")
