@@ -266,7 +266,9 @@ def _graph_path(graph: str | Path) -> Path:
         return path
     error = HPGMNError.unknown("dataset", str(graph), DATASETS)
     assert error.remedy is not None
-    raise HPGMNError(error.message, error.remedy | "Pass the path of a .npz graph file")
+    raise HPGMNError(
+        error.message, error.remedy | "Pass the path of a graph file or a folder of tables"
+    )
 
 
 def _tables_path(graph: str | Path) -> Path | None:
@@ -289,7 +291,8 @@ def _refuse_table_options(graph: str | Path, columns: ColumnOptions, onto: Graph
         given = Columns(**{key: value for key, value in options.items() if value is not None})
         defaults = vars(Columns())
         names = [key for key, value in vars(given).items() if value != defaults[key]]
-        if names:
+        is_present = graph in DATASETS or Path(graph).expanduser().exists()
+        if names and is_present:  # otherwise the graph is reported as missing
             raise SettingError(
                 f"'{graph}' has no tables, so its columns cannot be named ({', '.join(names)}).",
                 column_remedy("Leave out such options", names[0]),
