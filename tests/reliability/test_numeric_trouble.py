@@ -194,4 +194,4 @@ def test_a_search_without_a_sound_trial_says_why(command, small_graph):
     code, told = command(*words, "--set", "lr=1e30", "--set", "epochs=3")
     assert code == 2
     assert "Setting lr is 1e+30" in told
-    assert told.endswith("Lower it (lr=...).")
+    assert told.endswith("Lower it (--set lr=...).")

@@ -22,7 +22,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hpgmn.base.errors import HPGMNError, Remedy
-from hpgmn.base.parsing import TooLargeError, parse_json, require_file, require_memory
 
 if TYPE_CHECKING:
     import torch
@@ -390,8 +389,6 @@ def lock_file(path: Path, refusal: HPGMNError) -> Iterator[None]:
         lock.release()
 
 
-# Tensor files.
-
 _TENSOR_CHECKSUM = "checksum"  # in the metadata
 
 MOST_TENSORS = 20_000
@@ -422,6 +419,8 @@ def read_tensors(
 ) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Read a file of :func:`write_tensors`; nothing is unpickled."""
     from safetensors import SafetensorError, safe_open
+
+    from hpgmn.base.parsing import TooLargeError, parse_json
 
     try:
         _require_reasonable_size(path)
@@ -467,6 +466,8 @@ class _ChangedError(ValueError):
 
 def _require_reasonable_size(path: Path) -> None:
     """Refuse a file that exceeds the memory, or holds too many tensors."""
+    from hpgmn.base.parsing import TooLargeError, require_file, require_memory
+
     require_file(path)
     size = path.stat().st_size  # of a sparse file more than on disk
     require_memory(size)

@@ -16,7 +16,7 @@ from hpgmn.models.baselines.fsgnn import (
     FSGNNSettings,
     hop_attributes,
     normalise_adjacency,
-    pays_dense,
+    should_densify,
 )
 from hpgmn.models.layers import initialise
 from hpgmn.statistics import LocalStatistics
@@ -212,10 +212,10 @@ def test_dense_hops_must_fit_and_pay(monkeypatch):
     edges = np.zeros((2, 0), np.int64)
     full = Graph(np.ones((10, 100)), edges)
     thin = Graph(sp.csr_array(np.eye(10, 100)), edges)  # 10 entries in a thousand places
-    assert pays_dense(full, 0, 3, 2)
-    assert not pays_dense(thin, 13, 3, 2)  # 1000 > 20 · (10 + 3 · 13)
-    assert pays_dense(thin, 14, 3, 2)
+    assert should_densify(full, 0, 3, 2)
+    assert not should_densify(thin, 13, 3, 2)  # 1000 > 20 · (10 + 3 · 13)
+    assert should_densify(thin, 14, 3, 2)
     monkeypatch.setattr(fsgnn, "DENSE_LIMIT_BYTES", 4 * 1000 * 6)
-    assert pays_dense(full, 0, 3, 2)
-    assert not pays_dense(full, 0, 4, 2)
-    assert pays_dense(full, 0, 4, 1)
+    assert should_densify(full, 0, 3, 2)
+    assert not should_densify(full, 0, 4, 2)
+    assert should_densify(full, 0, 4, 1)
