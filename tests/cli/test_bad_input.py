@@ -33,7 +33,7 @@ def refused(hpgmn, tmp_path, contents):
 UNKNOWN = {
     "dataset": (
         ["train", "chamelon"],
-        ["Unknown dataset 'chamelon'. Did you mean 'chameleon'? Choose from: texas, ", "graph file"],
+        ["Unknown dataset 'chamelon'. Did you mean 'chameleon'? Choose from: texas", "graph file"],
     ),
     "dataset unlike any": (["train", "zzz"], ["Unknown dataset 'zzz'. Choose from: texas, "]),
     "dataset of settings": (["settings", "texs"], ["Did you mean 'texas'?"]),
