@@ -19,7 +19,7 @@ from hpgmn.training.state import (
     TrainState,
     all_parameters,
     drop_replicas,
-    read_seconds,
+    read_spent,
     read_state,
     start_stage,
     update_best,
@@ -408,7 +408,7 @@ def test_a_state_that_does_not_go_together_is_refused(tmp_path, change):
         read_state(path, "me")
     if "seconds" in change:
         with pytest.raises(HPGMNError, match=r"state is damaged"):
-            read_seconds(path)
+            read_spent(path)
 
 
 def test_a_state_without_a_tensor_is_refused(tmp_path):
