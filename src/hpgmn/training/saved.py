@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from hpgmn.training.replicas import Fitted
 
 MODEL_FILE = "model.safetensors"
+SharedStatistics = dict[bool, LocalStatistics]
+"""The statistics of one graph for several models: of all nodes, and of those requested."""
 _TIED = ("diffusion", "adjacency", "neighbor_adjacency")  # their columns are the nodes trained on
 
 
@@ -319,9 +321,18 @@ class SavedModel:
         return cls(entry, replicas, done, labels, metadata, names, *scales)
 
     @property
+    def name(self) -> str:
+        """The name of the model."""
+        return self.entry.name
+
+    @property
     def class_names(self) -> tuple[str, ...]:
         """The names of the classes the model knows."""
         return tuple(self.metadata["class_names"])
+
+    def release(self) -> None:
+        """Free the memory of the latest graph's statistics and outputs."""
+        self._latest = None
 
     def require_stages(self) -> None:
         """Refuse a model without its label estimator, which pseudo-labels need."""
@@ -368,7 +379,12 @@ class SavedModel:
             return self.mean_temperatures[seeds[0]]
         return float(np.mean([self.temperatures[position] for position in kept]))
 
-    def on_graph(self, graph: Graph, device: torch.device | str = "cpu") -> ModelOnGraph:
+    def on_graph(
+        self,
+        graph: Graph,
+        device: torch.device | str = "cpu",
+        shared: SharedStatistics | None = None,
+    ) -> ModelOnGraph:
         """Apply the model to a graph, the training graph or another; the latest one is kept."""
         self.require_stages()
         latest = self._latest
@@ -378,39 +394,52 @@ class SavedModel:
             or latest.task.device != torch.device(device)
         ):
             self._latest = None  # frees its memory first
-            latest = ModelOnGraph(self.entry, self._task(graph, device), self.done)
+            latest = ModelOnGraph(self.entry, self._task(graph, device, None, shared), self.done)
             self._latest = latest
         return latest
 
     def logits(
-        self, graph: Graph, device: torch.device | str = "cpu", nodes: Array | None = None
+        self,
+        graph: Graph,
+        device: torch.device | str = "cpu",
+        nodes: Array | None = None,
+        shared: SharedStatistics | None = None,
     ) -> Tensor:
         """Return logits (R, M, C) of the nodes of a graph.
 
         Args:
             nodes: ascending positions of the requested nodes; None for all.
+            shared: statistics of this graph and these nodes, extended by those that it lacks.
         """
         if nodes is None:
-            return self.on_graph(graph, device).logits
-        task = self._task(graph, device, nodes)
+            return self.on_graph(graph, device, shared).logits
+        task = self._task(graph, device, nodes, shared)
         part = ModelOnGraph(self.entry, task, self.done)
         values = logits(task, self.entry, part.parameters, torch.from_numpy(nodes)).cpu()
         require_finite(values, graph, nodes)
         return values
 
     def mean_probabilities(
-        self, graph: Graph, device: torch.device | str = "cpu", nodes: Array | None = None
+        self,
+        graph: Graph,
+        device: torch.device | str = "cpu",
+        nodes: Array | None = None,
+        shared: SharedStatistics | None = None,
     ) -> Tensor:
         """Return class probabilities (M, C) averaged over the replicas, the seeds of one split.
 
         The average is calibrated, not its members: it predicts the classes that ``metrics.json``
         scores.
         """
-        mean = mean_logits(self.logits(graph, device, nodes))[None]
+        mean = mean_logits(self.logits(graph, device, nodes, shared))[None]
         return calibrated_probabilities(mean, self.mean_temperatures[:1])[0].float()
 
     def _task(
-        self, graph: Graph, device: torch.device | str = "cpu", nodes: Array | None = None
+        self,
+        graph: Graph,
+        device: torch.device | str,
+        nodes: Array | None,
+        shared: SharedStatistics | None,
     ) -> TrainingTask:
         self.require_stages()
         if graph.num_features != self.metadata["num_features"]:
@@ -426,7 +455,11 @@ class SavedModel:
         # HP-GMN reads the rows of the requested nodes only, unless refinement labels all nodes.
         reads_all = self.entry.name != "hpgmn" or "refinement" in self.done
         rows = None if reads_all else nodes
-        statistics = LocalStatistics(graph, device, columns=columns, width=width, nodes=rows)
+        statistics = None if shared is None else shared.get(rows is None)
+        if statistics is None:
+            statistics = LocalStatistics(graph, device, columns=columns, width=width, nodes=rows)
+            if shared is not None:
+                shared[rows is None] = statistics
         known = np.arange(width) if columns is None else columns
         labels = np.where(known >= 0, self.train_labels[:, np.maximum(known, 0)], -1)
         nothing, classes = np.full_like(labels, -1), len(self.class_names)
