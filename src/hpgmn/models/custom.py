@@ -227,7 +227,9 @@ class Looped(Initialised, NodeModel):
             safe = name_inside.replace(".", "/")
             self._names[name_inside] = safe if parameter.requires_grad else f"{_FIXED}{safe}"
             values = torch.zeros(replicas, *parameter.shape)
-            self.register_parameter(self._names[name_inside], nn.Parameter(values))
+            self.register_parameter(
+                self._names[name_inside], nn.Parameter(values, parameter.requires_grad)
+            )
 
     @override
     def reset_parameters(self, noise: Noise, place: str) -> None:
@@ -305,7 +307,7 @@ def _main(
         "x": torch.from_numpy(dense).to(task.device),
         "edge_index": torch.from_numpy(edge_index).to(task.device),
     }
-    return main_stage(task, looped, inputs, frozen=(_FIXED,), is_replayable=False)
+    return main_stage(task, looped, inputs, is_replayable=False)
 
 
 def _floats(

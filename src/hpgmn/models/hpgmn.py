@@ -381,7 +381,6 @@ def stage_on_statistics(
         model,
         inputs,
         penalty_weights=penalty_weights(settings),
-        frozen=("head.memory.use",) if settings[0].batch_size else (),
         after_step=_update_use if settings[0].batch_size else None,
         reads_rows=True,
         **overrides,
