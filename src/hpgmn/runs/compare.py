@@ -35,7 +35,7 @@ from hpgmn.runs.folder import (
 )
 from hpgmn.runs.outputs import read_metrics
 from hpgmn.runs.portfolio import ensemble_selection
-from hpgmn.runs.spec import CONFIG_FILE, ENSEMBLE, RunSpec, check_run, make_spec
+from hpgmn.runs.spec import CONFIG_FILE, RunSpec, check_run, make_spec
 from hpgmn.runs.train import (
     Job,
     default_folder,
@@ -45,6 +45,7 @@ from hpgmn.runs.train import (
     read_options,
     refuse_engine,
 )
+from hpgmn.training.ensemble import ENSEMBLE
 
 if TYPE_CHECKING:
     from hpgmn.engines import Engine

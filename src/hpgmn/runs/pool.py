@@ -28,6 +28,7 @@ from hpgmn.base.parsing import read_json
 from hpgmn.base.settings import make_settings, read_yaml, settings_dict, to_plain
 from hpgmn.graph import Graph
 from hpgmn.models import find_model
+from hpgmn.runs.ensemble import ensemble_weights, write_ensemble
 from hpgmn.runs.fit import FittedRun, TrainedMember, Training, fit_run, member_identity, refit
 from hpgmn.runs.folder import STATE_FOLDER, write_config
 from hpgmn.runs.portfolio import Member, selected_members
@@ -111,18 +112,17 @@ def _train_portfolio(training: Training) -> FittedRun:
         content["chosen"] = best.member.name
         training.notify(_sentence(content))
         return _write_best(training, best, portfolio=content, **extra)
-    from hpgmn.runs.ensemble import ensemble_weights, write_ensemble
-
     weights = ensemble_weights(spec, graph, pool.trained, training.splits)
-    trained = pool.trained
+    refitted = None
     if spec.refit:
         states = folder / STATE_FOLDER / "refit"
-        trained = [
-            refit(training, one, states / one.member.name) if any(weights[one.member.name]) else one
-            for one in trained
+        refitted = [
+            refit(training, one, states / one.name) if any(weights[one.name]) else one
+            for one in pool.trained
         ]
     return write_ensemble(
-        *(spec, graph, folder, trained, weights, training.splits),
+        *(spec, graph, folder, pool.trained, weights, training.splits),
+        refitted=refitted,
         made=read_yaml(folder / CONFIG_FILE).get("made_with"),
         extra={**training.common_metrics(), "portfolio": content, **extra},
     )

@@ -12,7 +12,7 @@ from hpgmn.base.errors import Remedy, SettingError
 from hpgmn.base.settings import make_settings, read_yaml, settings_dict, settings_names, to_plain
 from hpgmn.graph import Graph
 from hpgmn.models import MODELS, find_model, has_settings_for, settings_for
-from hpgmn.runs.spec import ENSEMBLE
+from hpgmn.training.ensemble import ENSEMBLE
 
 TIME_LIMIT = 300.0
 """Seconds for the training of members."""

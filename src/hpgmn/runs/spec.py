@@ -31,11 +31,10 @@ from hpgmn.training.checks import (
     seen_labels,
     skewed_classes,
 )
+from hpgmn.training.ensemble import ENSEMBLE
 
 CONFIG_FILE = "config.yaml"
 DEVICES = ("auto", "cpu", "cuda")
-ENSEMBLE = "ensemble"
-"""The model of a run that trains the portfolio."""
 
 _CONTENTS = {
     "graph_content": "The graph {} has changed since the run of the config: attributes, edges, "

@@ -30,7 +30,6 @@ from hpgmn.runs.pool import fit_spec
 from hpgmn.runs.portfolio import portfolio_selection
 from hpgmn.runs.run import Run, open_run
 from hpgmn.runs.spec import (
-    ENSEMBLE,
     RunSpec,
     changes,
     check_run,
@@ -39,6 +38,7 @@ from hpgmn.runs.spec import (
     resolve_device,
     run_environment,
 )
+from hpgmn.training.ensemble import ENSEMBLE
 
 if TYPE_CHECKING:
     from hpgmn.engines import Engine
