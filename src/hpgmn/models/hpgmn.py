@@ -443,12 +443,13 @@ def _floats(graph: Graph, settings: HPGMNSettings) -> tuple[int, int]:
         else graph.num_nodes,
         "adjacency": graph.num_nodes,
         "hops": settings.hops * (settings.hops_dim or graph.num_features),
-        "message_passing": 2 * graph.num_features,
+        "message_passing": 2 * (graph.num_features + settings.mp_layers * settings.hidden_dim),
     }
     bases = [base_name(name) for name in statistic_names(settings)]
     names = [averaged_statistic(base) or base for base in bases]
     parameters = sum(widths[name] for name in names) * settings.hidden_dim
-    return parameters, settings.hidden_dim * (9 * len(names) + 6) + 4 * settings.num_patterns
+    states = 9 * len(names) + 6 + 4 * settings.mp_layers * names.count("message_passing")
+    return parameters, settings.hidden_dim * states + 4 * settings.num_patterns
 
 
 ENTRY = ModelEntry(
