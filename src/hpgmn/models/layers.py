@@ -285,6 +285,22 @@ class Convolution(Affine):
         return propagate(propagation, product(x, self.weight, columns)) + self.bias
 
 
+class Skip(Initialised):
+    """y = output + x·V: the residual connection past a layer from x to its output."""
+
+    def __init__(self, replicas: int, inputs: int, outputs: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(replicas, inputs, outputs))
+
+    def forward(
+        self, output: Tensor, x: Statistic | Tensor, columns: Tensor | None = None
+    ) -> Tensor:
+        """Add a statistic's rows, or (R, N, inputs), to (R, N, outputs)."""
+        if isinstance(x, Statistic):
+            return output + x.times(self.weight, None, columns)
+        return torch.baddbmm(output, x, self.weight)
+
+
 class AggregationLinear(Initialised):
     """y = aggregate(x·W₂) + x·W₁ + b: separate weights for a node and for its neighbours."""
 

@@ -38,6 +38,7 @@ from hpgmn.runs.outputs import (
 )
 from hpgmn.runs.spec import CONFIG_FILE, RunSpec, check_run, run_environment
 from hpgmn.training.checks import class_number
+from hpgmn.training.ensemble import Predictor
 from hpgmn.training.replicas import Fitted, Progress, fit_replicas
 from hpgmn.training.saved import MODEL_FILE, SavedModel
 from hpgmn.training.state import read_seconds
@@ -104,7 +105,7 @@ class FittedRun:
     """
 
     metrics: dict[str, Any]
-    model: SavedModel
+    model: Predictor
     fitted: Fitted
     splits: list[Split]
 

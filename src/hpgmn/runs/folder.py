@@ -27,6 +27,7 @@ from hpgmn.base.files import (
 from hpgmn.base.settings import read_yaml
 from hpgmn.runs.outputs import read_metrics, write_metrics
 from hpgmn.runs.spec import CONFIG_FILE, RunSpec, changes, read_spec
+from hpgmn.training.ensemble import ENSEMBLE_FILE, MEMBERS_FOLDER
 from hpgmn.training.saved import MODEL_FILE
 
 METRICS_FILE, HISTORY_FILE = "metrics.json", "history.jsonl"
@@ -38,11 +39,11 @@ BACKUP_FOLDER = ".replaced"
 """The folder inside a run folder that holds the finished run until its replacement is finished."""
 
 RESULT_FILES = (
-    *(REPORT_FILE, MODEL_FILE, PREDICTIONS_FILE, HISTORY_FILE, LOG_FILE),
+    *(REPORT_FILE, MODEL_FILE, ENSEMBLE_FILE, PREDICTIONS_FILE, HISTORY_FILE, LOG_FILE),
     *(EXPLORER_FILE, AUDIT_FILE, UNDERSTANDING_FILE, PORTFOLIO_FILE),
 )
-"""What a run writes beside its metrics, which mark it as finished, and its config, which marks the
-folder as a run's."""
+"""What a run writes beside its metrics, which mark it as finished, its config, which marks the
+folder as a run's, and the folder of an ensemble's members."""
 
 OTHER_FOLDER = Remedy("Choose another folder", option="out")
 REPLACE = Remedy("Replace it", option="overwrite", value=True)
@@ -76,7 +77,7 @@ def record_environment(folder: Path, spec: RunSpec, now: Mapping[str, Any]) -> l
 def finish(folder: Path, metrics: Mapping[str, Any]) -> None:
     """Write the metrics, which mark a run as finished, and delete its states and backup."""
     write_metrics(folder / METRICS_FILE, metrics)
-    shutil.rmtree(folder / STATE_FOLDER)
+    _remove_folder(folder / STATE_FOLDER)
     drop_backup(folder)
 
 
@@ -176,13 +177,19 @@ def _remove_run(folder: Path) -> None:
     for name in (METRICS_FILE, *RESULT_FILES):
         (folder / name).unlink(missing_ok=True)
         (folder / f"{name}{DRAFT_SUFFIX}").unlink(missing_ok=True)  # a draft of an earlier version
-    if (folder / STATE_FOLDER).is_dir():
-        shutil.rmtree(folder / STATE_FOLDER)
+    for name in (STATE_FOLDER, MEMBERS_FOLDER):
+        _remove_folder(folder / name)
+
+
+def _remove_folder(folder: Path) -> None:
+    if folder.is_dir():
+        shutil.rmtree(folder)
 
 
 def _refuse_links(folder: Path) -> None:
     """Refuse symbolic links in a run folder: they may point outside of it."""
-    for parent in (folder, folder / STATE_FOLDER, folder / BACKUP_FOLDER):
+    parents = (folder, *(folder / name for name in (STATE_FOLDER, BACKUP_FOLDER, MEMBERS_FOLDER)))
+    for parent in parents:
         for path in parent.iterdir() if parent.is_dir() else ():
             if path.is_symlink():
                 raise HPGMNError(
@@ -236,10 +243,17 @@ def create_backup(folder: Path) -> None:
     with atomic_folder(folder / BACKUP_FOLDER) as draft:  # replaces one left by a killed process
         for name in (METRICS_FILE, *RESULT_FILES, CONFIG_FILE):
             if (folder / name).is_file():
-                try:
-                    os.link(folder / name, draft / name)
-                except OSError:  # a file system without links
-                    shutil.copy2(folder / name, draft / name)
+                _link(folder / name, draft / name)
+        if (folder / MEMBERS_FOLDER).is_dir():
+            members = (folder / MEMBERS_FOLDER, draft / MEMBERS_FOLDER)
+            shutil.copytree(*members, symlinks=True, copy_function=_link)
+
+
+def _link(source: str | Path, target: str | Path) -> None:
+    try:
+        os.link(source, target)
+    except OSError:  # a file system without links
+        shutil.copy2(source, target)
 
 
 def restore_backup(folder: Path) -> None:
@@ -251,7 +265,8 @@ def restore_backup(folder: Path) -> None:
     if not backup.is_dir():
         return
     with suppress(OSError):
-        for name in (CONFIG_FILE, *RESULT_FILES, METRICS_FILE):
+        _remove_folder(folder / MEMBERS_FOLDER)
+        for name in (CONFIG_FILE, MEMBERS_FOLDER, *RESULT_FILES, METRICS_FILE):
             if (backup / name).exists():
                 os.replace(backup / name, folder / name)
             else:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
@@ -23,6 +23,7 @@ from hpgmn.base.parsing import read_json
 from hpgmn.base.settings import make_settings, read_yaml, settings_dict, settings_names, to_plain
 from hpgmn.graph import Graph
 from hpgmn.models import find_model
+from hpgmn.runs.ensemble import Member
 from hpgmn.runs.fit import Monitor
 from hpgmn.runs.spec import RunSpec
 from hpgmn.runs.trials import run_trials, run_trials_by_shape
@@ -43,14 +44,6 @@ MAX_GAP, MIN_EPOCHS = 0.2, 100
 classifying stage is MAX_GAP below that of the best member."""
 
 _OVERWRITE = Remedy("Restart", option="overwrite", value=True)
-
-
-class Member(NamedTuple):
-    """A member of a portfolio: its name, the model, and settings over the model's defaults."""
-
-    name: str
-    model: str
-    settings: dict[str, Any]
 
 
 @dataclass(frozen=True)

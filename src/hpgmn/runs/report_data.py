@@ -32,6 +32,7 @@ from hpgmn.runs.folder import (
 )
 from hpgmn.runs.outputs import read_metrics, read_object, read_predictions, require_entries, roles
 from hpgmn.runs.spec import CONFIG_FILE, RunSpec
+from hpgmn.training.ensemble import Predictor, SavedEnsemble
 from hpgmn.training.saved import SavedModel
 
 if TYPE_CHECKING:
@@ -114,7 +115,7 @@ class Explanations:
 def explain_training(
     spec: RunSpec,
     graph: Graph,
-    model: SavedModel,
+    model: Predictor,
     progress: Callable[[str], None] = lambda step: None,
 ) -> Explanations:
     """Audit the graph and explain the models of the first split, which are opened once."""
@@ -140,6 +141,9 @@ def explain_training(
     split = spec.splits[0]
     places = [place for place, replica in enumerate(model.replicas) if replica.split == split]
     chosen = model.choose(places)
+    if isinstance(chosen, SavedEnsemble):
+        chosen = chosen.members[chosen.explained()[0]]
+    assert isinstance(chosen, SavedModel)
     replicas: list[ReplicaView] = []
 
     def overview() -> dict[str, Any]:
