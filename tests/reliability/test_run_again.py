@@ -103,22 +103,6 @@ def test_a_config_is_enough(case, home, graph, monkeypatch, lasting, capsys):
     assert_same_run(home, lasting)
 
 
-def test_a_choice_is_not_made_again(home, monkeypatch, lasting):
-    from hpgmn.runs import portfolio as portfolio_members
-    from hpgmn.runs.portfolio import Member
-
-    quick = {"epochs": 3, "hidden_dim": 4}
-    members = (Member("one", "mlp", quick), Member("two", "gcn", quick))
-    monkeypatch.setattr(portfolio_members, "members_for", lambda graph: (members, None))
-    monkeypatch.setattr("hpgmn.runs.portfolio.members_for", lambda graph: (members, None))
-    assert main(["train", "graph.npz", "--splits", "0", "--device", "cpu", "--out", "first"]) == 0
-    assert (home / "first" / "portfolio.json").exists()
-    monkeypatch.setattr("hpgmn.runs.portfolio.choose", None)
-    again(home, monkeypatch)
-    assert not (home / "second" / "portfolio.json").exists()
-    assert_same_run(home, lasting, leave=("portfolio",))
-
-
 OWN = """
 import torch
 
