@@ -20,6 +20,8 @@ STATISTICS = {
     "neighbor_class_counts": "the classes two steps away",
     "neighbor_class_means": "the attributes two steps away, class by class",
     "neighbor_adjacency": "which nodes its neighbours are linked to",
+    "hops": "the mean attributes some steps away",
+    "message_passing": "messages along its edges",
 }
 """A description of each statistic."""
 DIRECTIONS = {
