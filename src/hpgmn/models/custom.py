@@ -227,7 +227,9 @@ class Looped(Initialised, NodeModel):
             safe = name_inside.replace(".", "/")
             self._names[name_inside] = safe if parameter.requires_grad else f"{_FIXED}{safe}"
             values = torch.zeros(replicas, *parameter.shape)
-            self.register_parameter(self._names[name_inside], nn.Parameter(values))
+            self.register_parameter(
+                self._names[name_inside], nn.Parameter(values, parameter.requires_grad)
+            )
 
     @override
     def reset_parameters(self, noise: Noise, place: str) -> None:
@@ -307,7 +309,7 @@ def _main(
     if "edge_weight" in inspect.signature(model.forward).parameters:
         inputs["edge_weight"] = torch.from_numpy(edges.data.astype(np.float32))
     inputs = {key: value.to(task.device) for key, value in inputs.items()}
-    return main_stage(task, looped, inputs, frozen=(_FIXED,), is_replayable=False)
+    return main_stage(task, looped, inputs, is_replayable=False)
 
 
 def _floats(
