@@ -240,7 +240,6 @@ def fit_replicas(
             train_group = partial(
                 train, entry=entry, metric=metric, positive=positive, should_finish=should_finish
             )
-
             return _fit(
                 task, entry, plan, train_group, epochs or {}, folder, identity, report, stop
             )
