@@ -214,17 +214,17 @@ class Gate(Initialised):
     """A learned softmax over choices, scaled so that a uniform gate changes nothing.
 
     Args:
-        start: initial value of all logits.
+        start: initial value of all logits, or of each.
     """
 
-    def __init__(self, replicas: int, choices: int, start: float = 0.0) -> None:
+    def __init__(self, replicas: int, choices: int, start: float | Sequence[float] = 0.0) -> None:
         super().__init__()
-        self.logits = nn.Parameter(torch.full((replicas, choices), start))
-        self._start = start
+        self._start = torch.tensor(start).expand(choices)
+        self.logits = nn.Parameter(self._start.repeat(replicas, 1))
 
     @override
     def reset_parameters(self, noise: Noise, place: str) -> None:
-        self.logits.fill_(self._start)
+        self.logits.copy_(self._start)
 
     def forward(self) -> Tensor:
         """(R, choices), mean 1."""
@@ -283,6 +283,22 @@ class Convolution(Affine):
     ) -> Tensor:
         """Map a statistic's rows, or (R, N, inputs), to (R, N, outputs)."""
         return propagate(propagation, product(x, self.weight, columns)) + self.bias
+
+
+class Skip(Initialised):
+    """y = output + x·V: the residual connection past a layer from x to its output."""
+
+    def __init__(self, replicas: int, inputs: int, outputs: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(replicas, inputs, outputs))
+
+    def forward(
+        self, output: Tensor, x: Statistic | Tensor, columns: Tensor | None = None
+    ) -> Tensor:
+        """Add a statistic's rows, or (R, N, inputs), to (R, N, outputs)."""
+        if isinstance(x, Statistic):
+            return output + x.times(self.weight, None, columns)
+        return torch.baddbmm(output, x, self.weight)
 
 
 class AggregationLinear(Initialised):
