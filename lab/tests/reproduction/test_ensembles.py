@@ -3,9 +3,8 @@
 import json
 import subprocess
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -13,6 +12,7 @@ import torch
 
 import hpgmn as package
 from hpgmn.models.stage import Replica
+from hpgmn.runs.fit import TrainedMember
 from hpgmn.runs.portfolio import Member
 from hpgmn.training.replicas import Fitted
 from hpgmn_lab.reproduction import ensembles
@@ -21,16 +21,6 @@ from hpgmn_lab.results.ensembles import read_pools
 
 SHORT = {"epochs": 3, "hidden_dim": 4}
 MEMBERS = (Member("first", "mlp", SHORT), Member("second", "gcn", SHORT | {"neighbors": "out"}))
-
-
-@dataclass(frozen=True)
-class Trained:
-    """A trained member with the attributes that records read."""
-
-    member: Member
-    spec: Any
-    fitted: Fitted
-    seconds: float = 1.0
 
 
 @pytest.fixture
@@ -62,7 +52,7 @@ def trained(graph, spec, member, masks):
     val = torch.tensor([float(mask[graph.split(0).val].mean()) for mask in masks])
     replicas = [Replica(0, seed, None) for seed in range(len(masks))]
     fitted = Fitted(replicas, {}, logits, val, 1 - val, {}, {}, {})
-    return Trained(member, replace(spec, model=member.model), fitted)
+    return TrainedMember(member, replace(spec, model=member.model), fitted, None, 1.0)
 
 
 def test_each_group_of_seeds_selects_and_scores_alone(one_split):
@@ -155,7 +145,7 @@ def test_user_errors_are_one_line(hpgmn, words, message):
 
 
 def test_it_needs_nothing_beyond_training(data):
-    missing = ("pandas", "psutil", "optuna", "pydantic", "plotly", "ray", "duckdb", "fsspec")
+    missing = ("pandas", "psutil", "optuna", "plotly", "ray", "duckdb", "fsspec")
     code = f"""
 import sys
 class Missing:

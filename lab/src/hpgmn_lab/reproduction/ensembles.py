@@ -32,8 +32,9 @@ from hpgmn.runs.fit import Monitor, TrainedMember, Training
 from hpgmn.runs.folder import prepare_folder
 from hpgmn.runs.pool import train_pool
 from hpgmn.runs.portfolio import selected_members
-from hpgmn.runs.spec import ENSEMBLE, RunSpec, make_spec
+from hpgmn.runs.spec import CONFIG_FILE, RunSpec, make_spec
 from hpgmn.training.checks import class_number
+from hpgmn.training.ensemble import ENSEMBLE
 from hpgmn_lab import paper
 from hpgmn_lab.records import read_named, write_named
 from hpgmn_lab.reproduction.cells import identity, plain_values
@@ -83,7 +84,7 @@ class PoolPlan:
         """Return the specification of the ensemble, with the seeds of all groups."""
         options = {
             "model": ENSEMBLE,
-            "selection": {"portfolio": "ensemble", "time_limit": self.time_limit},
+            "selection": {"portfolio": ENSEMBLE, "time_limit": self.time_limit},
             "splits": "all" if self.splits is None else list(range(self.splits)),
             "seeds": self.seeds * self.groups,
             "protocol": self.protocol,
@@ -125,8 +126,9 @@ def do_pool(
     known = read_records(folder).get(plan.graph)
     if known is not None and known.get("identity") == key:
         return known, True
-    work = folder / WORK_FOLDER / plan.graph
-    prepare_folder(work, spec, resume=work.exists())
+    work = folder / WORK_FOLDER / f"{plan.graph}-{key[:8]}"
+    is_resumed = (work / CONFIG_FILE).exists()
+    prepare_folder(work, spec, resume=is_resumed, overwrite=not is_resumed)
     training = Training.start(
         spec,
         graph,
@@ -161,9 +163,7 @@ def summary(record: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     splits = len(record["splits"])
     values = {
         "ensembles": record["test_score"],
-        "single": independent_values(
-            best["test_score"], splits, len(best["test_score"]) // splits
-        ),
+        "single": independent_values(best["test_score"], splits, len(best["test_score"]) // splits),
     }
     found = {name: Score.of(scores) for name, scores in values.items()}
     means = {name: {"mean": score.mean, "std": score.std} for name, score in found.items()}
