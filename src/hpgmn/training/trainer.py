@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from hpgmn.base.errors import HPGMNError, Remedy
-from hpgmn.base.metrics import Metric
+from hpgmn.base.metrics import Metric, class_loss
 from hpgmn.base.metrics import metric as metric_of
 from hpgmn.base.randomness import Noise
 from hpgmn.graph import Array, Graph
@@ -36,6 +36,7 @@ from hpgmn.models.stage import (
     TrainingTask,
     load_parameters,
     make_task,
+    require_packages,
 )
 from hpgmn.statistics import Statistic
 from hpgmn.training.checks import check_split
@@ -51,6 +52,7 @@ from hpgmn.training.state import (
     has_overflow,
     improving_replicas,
     start_stage,
+    update_best,
 )
 
 if TYPE_CHECKING:
@@ -289,6 +291,9 @@ def train(
         positive: the positive class of the metric, see :func:`hpgmn.base.metrics.metric`.
         state: a state to resume.
     """
+    if entry.rounds is not None:
+        require_packages(entry)
+        return train_rounds(task, entry, metric_of(metric, positive), state, watch)
     stages = entry.stages_of(task.settings[0])
     return train_stages(task, stages, metric=metric_of(metric, positive), state=state, watch=watch)
 
@@ -308,6 +313,55 @@ def train_stages(
     for name, build in stages.items():
         if name not in state.done:
             _run_stage(task, name, build, state, metric, watch, ranks)
+    return state
+
+
+def train_rounds(
+    task: TrainingTask,
+    entry: ModelEntry,
+    metric: Metric,
+    state: TrainState | None = None,
+    watch: Watcher | None = None,
+) -> TrainState:
+    """Train a model whose stage has no gradients, in rounds that count as epochs.
+
+    A resumed training begins again: rounds are quick, and their results do not differ.
+    """
+    state = state or TrainState()
+    if "main" in state.done:
+        return state
+    assert entry.rounds is not None
+    started, replicas = time.perf_counter(), len(task.replicas)
+    rounds, stage = entry.rounds(task), entry.stages["main"](task, {})
+    state.seconds["statistics"] += time.perf_counter() - started
+    made = {"rounds": torch.zeros(replicas, dtype=torch.int64)}
+    current = start_stage("main", made, ({}, {}), replicas, torch.device("cpu"))
+    state.current = current
+    last = time.perf_counter()
+    while current.epoch < stage.epochs:
+        if current.epoch:
+            drop_replicas(current, improving_replicas(current, stage))
+            if not current.live:
+                break
+        row = torch.full((len(HISTORY), replicas), math.nan)
+        for number in current.live:
+            loss, logits, labels = rounds.update(number)
+            valid = torch.ones_like(labels, dtype=torch.bool)
+            values = (loss, class_loss(logits, labels, valid), metric(logits, labels, valid))
+            row[:, number] = torch.cat(values).float()
+        live = torch.tensor(current.live)
+        current.epoch += 1
+        _, val_loss, score = row[:, live]
+        update_best(current, live, current.epoch, score, val_loss, stage.patience)
+        for key, values_of_replicas in zip(HISTORY, row, strict=True):
+            current.history[key].append(values_of_replicas)
+        last = _count_seconds(state, "main", last)
+        if watch is not None:
+            watch(state, stage)
+            last = _count_seconds(state, "main", last)
+    current.best = rounds.parameters(current.best_epoch.tolist())
+    finish_stage(state, stage, task.replicas, lambda number: ("", Remedy("Lower it", setting="lr")))
+    _count_seconds(state, "main", last)
     return state
 
 
