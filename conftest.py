@@ -19,6 +19,8 @@ import pytest
 
 if TYPE_CHECKING:  # imported late below, so that coverage sees every line of the package run
     from hpgmn.graph import Graph
+    from hpgmn.training.replicas import Fitted
+    from hpgmn.training.saved import SavedModel
 
 DATA_VARIABLE = "HPGMN_DATA"
 SOAK_VARIABLE = "HPGMN_SOAK"
@@ -194,6 +196,35 @@ def small_graph() -> Graph:
         test_mask=role == 2,
         name="small",
     )
+
+
+@pytest.fixture
+def small_members(small_graph: Graph) -> dict[str, tuple[SavedModel, Fitted]]:
+    """HP-GMN, an MLP and LINKX, trained for a few epochs on splits 1 and 0 with two seeds each."""
+    from hpgmn.base.settings import make_settings
+    from hpgmn.models import MODELS
+    from hpgmn.models.stage import Replica
+    from hpgmn.training.replicas import fit_replicas
+    from hpgmn.training.saved import SavedModel
+
+    short = {"hidden_dim": 4, "epochs": 3}
+    kinds = {
+        "memory": ("hpgmn", short | {"estimator_epochs": 3, "num_patterns": 3}),
+        "a/b": ("mlp", short),
+        "linkx": ("linkx", short),
+    }
+    members = {}
+    for name, (model, values) in kinds.items():
+        settings = make_settings(MODELS[model].settings, values)
+        replicas = [Replica(split, seed, settings) for split in (1, 0) for seed in (0, 1)]
+        splits = [small_graph.split(replica.split) for replica in replicas]
+        train, val = [split.train for split in splits], [split.val for split in splits]
+        masks = list(zip(train, val, strict=True))
+        fitted = fit_replicas(small_graph, MODELS[model], replicas, masks)
+        saved = SavedModel.of(MODELS[model], fitted, small_graph, train, val)
+        saved.release()
+        members[name] = (saved, fitted)
+    return members
 
 
 def _ring(nodes: int, *, both_ways: bool = False, splits: int = 4, val: int = 3) -> Graph:

@@ -25,7 +25,7 @@ def test_every_cell_of_both_tables_is_there():
     assert all(tuple(row) == HETEROPHILOUS for row in TABLE_2.values())
     assert all(tuple(row) == CITATION for row in TABLE_3.values())
     assert (len(TABLE_2), len(TABLE_3)) == (9, 7)
-    assert set(ELSEWHERE) == {*HETEROPHILOUS, *CITATION} <= set(DATASETS)
+    assert {*HETEROPHILOUS, *CITATION} < set(ELSEWHERE) <= set(DATASETS)
 
 
 def test_table_1_has_a_line_for_every_graph_of_the_other_tables():

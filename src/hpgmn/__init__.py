@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from hpgmn.graph.synthetic import trading_network
     from hpgmn.models import settings_for
     from hpgmn.runs.compare import Comparison, compare
-    from hpgmn.runs.portfolio import Choice, choose
     from hpgmn.runs.run import Run, open_run
     from hpgmn.runs.train import train
     from hpgmn.runs.tune import TuneResult, tune
@@ -34,7 +33,6 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "Audit": "auditing",
-    "Choice": "runs.portfolio",
     "Comparison": "runs.compare",
     "Graph": "graph",
     "HPGMNClassifier": "classifier",
@@ -45,7 +43,6 @@ _HOMES = {
     "Splits": "graph",
     "TuneResult": "runs.tune",
     "audit": "auditing",
-    "choose": "runs.portfolio",
     "compare": "runs.compare",
     "from_networkx": "graph",
     "from_pyg": "graph",
@@ -63,7 +60,6 @@ _HOMES = {
 
 __all__ = [
     "Audit",
-    "Choice",
     "Comparison",
     "Graph",
     "HPGMNClassifier",
@@ -75,7 +71,6 @@ __all__ = [
     "TuneResult",
     "__version__",
     "audit",
-    "choose",
     "compare",
     "from_networkx",
     "from_pyg",

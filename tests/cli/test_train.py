@@ -83,7 +83,7 @@ def test_metrics_have_every_promised_key(trained):
     assert metrics["metric"] == "accuracy"
     assert metrics["version"] == package.__version__
     written = config_of(trained)
-    assert written.pop("format") == metrics["format"] == 2
+    assert written.pop("format") == metrics["format"] == 3
     assert written.pop("made_with")["torch"] == metrics["hardware"]["torch"]
     assert metrics["config"] == written
     assert metrics["seconds"] >= metrics["seconds_training"] > 0

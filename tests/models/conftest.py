@@ -139,8 +139,10 @@ def build(wild_graph):
             }
         generator = torch.Generator().manual_seed(3)
         with torch.no_grad():
-            for parameter in stage.model.parameters():
+            for key, parameter in stage.model.named_parameters():
                 parameter.copy_(torch.randn(parameter.shape, generator=generator) * 0.5)
+                if key.endswith(".variance"):
+                    parameter.abs_()
         return Built(task, stage)
 
     return make

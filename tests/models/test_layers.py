@@ -16,6 +16,7 @@ from hpgmn.models.layers import (
     AggregationLinear,
     BatchNorm,
     Linear,
+    RunningBatchNorm,
     StatisticMLP,
     draw_glorot,
     initialise,
@@ -88,6 +89,62 @@ def test_batch_norm_starts_with_scales_of_one_and_computes_in_single_precision()
     found = layer(x)
     assert found.dtype == torch.float32
     torch.testing.assert_close(found, layer(x.float()))
+
+
+def test_running_batch_norm_is_that_of_torch_over_several_steps():
+    layer = RunningBatchNorm(REPLICAS, 4)
+    others = [torch.nn.BatchNorm1d(4) for _ in range(REPLICAS)]
+    with torch.no_grad():
+        for r, other in enumerate(others):
+            layer.scale[r, 0] = other.weight.copy_(normal(4, seed=r))
+            layer.shift[r, 0] = other.bias.copy_(normal(4, seed=r + 7))
+    for step in range(4):
+        x = (normal(REPLICAS, NODES, 4, seed=step) * 3 + step).requires_grad_()
+        copy = x.detach().clone().requires_grad_()
+        expected = torch.stack([other.train()(copy[r]) for r, other in enumerate(others)])
+        found, weights = layer(x, Noise(keys(1, 2, 3))), normal(REPLICAS, NODES, 4, seed=5)
+        torch.testing.assert_close(found, expected)
+        (found * weights).sum().backward()
+        (expected * weights).sum().backward()
+        torch.testing.assert_close(x.grad, copy.grad, rtol=1e-4, atol=1e-5)
+        for r, other in enumerate(others):
+            for own, theirs in (
+                (layer.scale.grad, other.weight.grad),
+                (layer.shift.grad, other.bias.grad),
+                (layer.mean, other.running_mean),
+                (layer.variance, other.running_var),
+            ):
+                torch.testing.assert_close(own[r, 0], theirs, rtol=1e-4, atol=1e-5)
+            torch.testing.assert_close(layer(x, None)[r], other.eval()(copy[r]))
+    assert {name for name, value in layer.named_parameters() if not value.requires_grad} == {
+        "mean",
+        "variance",
+    }
+
+
+def test_running_batch_norm_of_a_replica_alone_is_that_among_others():
+    together, alone = RunningBatchNorm(REPLICAS, 4), RunningBatchNorm(1, 4)
+    for seed in range(3):
+        x = normal(REPLICAS, NODES, 4, seed=seed)
+        found = together(x, Noise(keys(1, 2, 3)))
+        torch.testing.assert_close(found[1:2], alone(x[1:2], Noise(keys(2))))
+        torch.testing.assert_close(together(x, None)[1:2], alone(x[1:2], None))
+
+
+def test_running_batch_norm_starts_as_torchs_and_computes_in_single_precision():
+    layer = randomised(RunningBatchNorm(REPLICAS, 4))
+    initialise(layer, keys(1, 2, 3))
+    other = torch.nn.BatchNorm1d(4)
+    for own, theirs in (
+        (layer.scale, other.weight),
+        (layer.shift, other.bias),
+        (layer.mean, other.running_mean),
+        (layer.variance, other.running_var),
+    ):
+        assert torch.equal(own, theirs.expand(REPLICAS, 1, 4))
+    x = normal(REPLICAS, 200, 4).bfloat16()
+    for noise in (Noise(keys(1, 2, 3)), None):
+        assert layer(x, noise).dtype == torch.float32
 
 
 @pytest.mark.parametrize("hidden", [[], [6], [6, 5], [6, 5, 4]])

@@ -117,9 +117,9 @@ def test_the_main_stage_takes_its_numbers_from_the_settings(small_graph):
     first = TrainSettings(lr=0.1, weight_decay=0.2, **common)
     second = TrainSettings(lr=0.3, weight_decay=0.4, **common)
     task = task_of(small_graph, Replica(0, 0, first), Replica(1, 0, second))
-    stage = main_stage(task, Linear(2, 2, 3), {}, frozen=("weight",))
+    stage = main_stage(task, Linear(2, 2, 3), {}, reads_rows=True)
     assert (stage.name, stage.lr, stage.weight_decay) == ("main", [0.1, 0.3], [0.2, 0.4])
-    assert (stage.epochs, stage.patience, stage.frozen) == (7, 3, ("weight",))
+    assert (stage.epochs, stage.patience, stage.reads_rows) == (7, 3, True)
     assert stage.consistency is None
 
 

@@ -41,7 +41,7 @@ def test_a_new_folder_holds_the_config_at_once(tmp_path):
     prepare_folder(folder, SPEC, resume=False, overwrite=False)
     assert [path.name for path in folder.iterdir()] == ["config.yaml"]
     written = yaml.safe_load((folder / "config.yaml").read_text())
-    assert written == {"format": 2, **SPEC.as_dict()}
+    assert written == {"format": 3, **SPEC.as_dict()}
 
 
 def test_an_existing_folder_is_refused_unless_asked(tmp_path):

@@ -237,12 +237,15 @@ CHANGED: dict[str, Any] = {
     "diffusion_scaling": "raw",
     "diffusion_self_entry": True,
     "adjacency_scaling": "raw",
+    "hops": 5,
+    "hops_dim": 3,
 }
 
 
 def test_every_setting_changes_a_key():
     """A new setting must be added here and declared by the statistic that reads it."""
     structural = {"statistics", "neighbors"}  # which statistics, and the mode of each key
+    structural |= {"mp_normalization", "mp_residual"}  # in the key of the propagation
     assert {info.name for info in fields(StatisticsSettings)} - structural == set(CHANGED)
     plain = StatisticsSettings()
     for name, value in CHANGED.items():
@@ -250,10 +253,10 @@ def test_every_setting_changes_a_key():
         other = replace(plain, **{name: value})
         readers = [
             one
-            for one in (*DEFINITIONS.values(), definition("diffusion"))
+            for one in (*DEFINITIONS.values(), definition("diffusion"), definition("hops"))
             if one.key("in", plain) != one.key("in", other)
         ]
-        assert len(readers) == 1, name
+        assert len(readers) == (2 if name == "attributes_scaling" else 1), name
     assert Diffusion.key("in", plain) != Diffusion.key("out", plain)
 
 

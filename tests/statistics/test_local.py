@@ -206,7 +206,14 @@ def expected(case, name, mode, settings):
         for center in np.flatnonzero(weight.any(axis=1)):
             mean[:, center] = np.average(own, axis=1, weights=weight[center])
         return mean
-    if name == "attributes":
+    if name == "hops":
+        once = np.zeros((num_nodes, num_nodes))
+        for center in np.flatnonzero(weight.any(axis=1)):
+            once[center] = weight[center] / weight[center].sum()
+        x = scaled(case.x, settings.attributes_scaling)
+        parts = [np.linalg.matrix_power(once, k) @ x for k in range(1, settings.hops + 1)]
+        return np.stack([np.concatenate(parts, axis=1)] * replicas)
+    if name in ("attributes", "message_passing"):
         return np.stack([scaled(case.x, settings.attributes_scaling)] * replicas)
     if name == "adjacency":
         return np.stack([scaled(weight, settings.adjacency_scaling)] * replicas)
@@ -492,7 +499,8 @@ def test_a_graph_without_edges_has_zero_statistics_but_for_itself():
         if form == "sketch":
             own = sketched(own, each)
         np.testing.assert_allclose(rows["diffusion"], own, rtol=1e-6)
-        for name in ("class_counts", "class_means", *STATISTICS[4:]):
+        np.testing.assert_array_equal(rows["message_passing"], graph.x)
+        for name in ("class_counts", "class_means", *STATISTICS[4:-1]):
             assert not rows[name].any()
 
 

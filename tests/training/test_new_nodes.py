@@ -133,8 +133,11 @@ class Slowly:
 
     def plain(self, base, mode):
         weights, one_hot = self.adjacency(mode), np.eye(CLASSES)[self.labels]
-        if base == "attributes":
+        if base in ("attributes", "message_passing"):
             return self.x
+        if base == "hops":
+            once = weights / np.maximum(weights.sum(axis=1, keepdims=True), 1e-12)
+            return np.concatenate([once @ self.x, once @ once @ self.x], axis=1)
         if base == "class_counts":
             return np.log1p(weights @ one_hot)
         if base == "class_means":

@@ -455,7 +455,7 @@ def test_a_resumed_training_keeps_the_batches_it_began_with(small_graph, tmp_pat
     with pytest.raises(KeyboardInterrupt):
         fit(small_graph, mixed(), should_stop=StopAfter(14), **options)
     plan = verify_checksum(json.loads((tmp_path / "plan.json").read_text()))
-    assert plan == {"format": 2, "identity": "me", "plan": [[0, 1], [2, 3], [4, 5]]}
+    assert plan == {"format": 3, "identity": "me", "plan": [[0, 1], [2, 3], [4, 5]]}
     at_most(6)  # more memory than before
     assert_same_bits(fit(small_graph, mixed(), **options), undisturbed)
     assert verify_checksum(json.loads((tmp_path / "plan.json").read_text())) == plan
@@ -464,7 +464,7 @@ def test_a_resumed_training_keeps_the_batches_it_began_with(small_graph, tmp_pat
 @pytest.mark.parametrize("form", ["sealed", "bare", "before"])
 def test_a_plan_without_the_checksum_of_its_form_is_refused(small_graph, tmp_path, form):
     """Bare: without the checksum that its form has; before: of the first form, which has none."""
-    content = {"format": 2, "identity": "me", "plan": [[0, 1]]}
+    content = {"format": 3, "identity": "me", "plan": [[0, 1]]}
     if form == "before":
         del content["format"]
     text = json.dumps(with_checksum(content) if form == "sealed" else content)

@@ -1,6 +1,5 @@
 """A trained model on disk: what is in the file, what comes back, what is refused."""
 
-import copy
 import json
 from dataclasses import replace
 from typing import Any
@@ -375,18 +374,3 @@ def test_too_few_temperatures_are_told(saved, kind):
         HPGMNError, match=r"damaged or not an hpgmn file \(1 temperatures for 2 runs"
     ):
         SavedModel.read(saved)
-
-
-def test_a_fitted_model_holds_statistics_and_outputs(small_graph):
-    model, fitted = trained(small_graph)
-    on_graph = model.on_graph(small_graph)
-    assert model.on_graph(small_graph) is on_graph
-    assert on_graph.task.statistics is fitted.statistics
-    assert on_graph.logits is fitted.logits
-    assert on_graph.estimator_logits is on_graph.estimator_logits
-    second = model.choose([1])
-    assert second.on_graph(small_graph).task.statistics is fitted.statistics
-    assert torch.equal(second.logits(small_graph), fitted.logits[1:])
-    other = Graph(small_graph.x, small_graph.edge_index, small_graph.y)
-    assert model.on_graph(other) is not on_graph
-    assert copy.deepcopy(model)._latest is None

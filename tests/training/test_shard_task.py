@@ -88,9 +88,8 @@ with join_ranks("cpu") as ranks:
         found[f"read-{number}"] = torch.tensor([batch.nodes.shape[1], int(batch.size[0])])
         for name, parameter in runner.trained.items():
             found[f"{name}-{number}"] = parameter.grad
-        runner.stage.after_step(runner.model.requires_grad_(False))
-        for parameter in runner.trained.values():
-            parameter.requires_grad_(True)
+        with torch.no_grad():
+            runner.stage.after_step(runner.model)
         found[f"use-{number}"] = runner.model.head.memory.use
     score, val_loss = runner.evaluate()
     found |= {"score": score.float(), "val_loss": val_loss.float()}

@@ -525,7 +525,7 @@ class Averaging(Initialised):
     def __init__(self, replicas):
         super().__init__()
         self.fast = torch.nn.Parameter(torch.zeros(replicas, 1, 1))
-        self.slow = torch.nn.Parameter(torch.zeros(replicas, 1, 1))
+        self.slow = torch.nn.Parameter(torch.zeros(replicas, 1, 1), requires_grad=False)
 
     def reset_parameters(self, noise, place):
         self.fast.copy_(noise.uniform("fast", (1, 1)))
@@ -546,7 +546,6 @@ def averaging_stage(task, done):
         Averaging(len(task.replicas)),
         {},
         penalty_weights={"distance": [1.0] * len(task.replicas)},
-        frozen=("slow",),
         is_supervised=False,
         after_step=follow,
     )

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 
 from hpgmn.base.errors import HPGMNError
 from hpgmn.base.files import RUN_FORMAT, check_format, verify_run_checksum, write_text
@@ -139,13 +139,18 @@ def difference_text(difference: Difference | None) -> str:
     return interval_text([None if end is None else 100 * end for end in ends])
 
 
+def is_number(value: float | None) -> bool:
+    """Return whether a value is neither missing nor NaN."""
+    return value is not None and not math.isnan(value)
+
+
 def interval_text(value_and_ends: Sequence[float | None], digits: int = 1) -> str:
     """Format a signed value with its interval, if it has one.
 
     >>> interval_text([-0.74, -0.91, -0.57], 2), interval_text([1.0, None, None])
     ('-0.74 (-0.91 to -0.57)', '+1.0')
     """
-    text, *ends = (f"{end:+.{digits}f}" for end in value_and_ends if pd.notna(end))
+    text, *ends = (f"{end:+.{digits}f}" for end in value_and_ends if is_number(end))
     return f"{text} ({' to '.join(ends)})" if ends else text
 
 

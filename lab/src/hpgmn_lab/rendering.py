@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import jinja2
-import pandas as pd
 
 from hpgmn.base.files import atomic_write
 
 if TYPE_CHECKING:
+    import pandas as pd
     from markupsafe import Markup
     from matplotlib.figure import Figure
 
@@ -91,6 +91,8 @@ def html(text: object) -> Markup:
 
 def frame(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> pd.DataFrame:
     """Return rows of texts as a frame."""
+    import pandas as pd
+
     return pd.DataFrame([list(row) for row in rows], columns=list(header), dtype=object)
 
 

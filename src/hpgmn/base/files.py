@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-RUN_FORMAT = 2
-"""Format of run folders (config, metrics, model, state). 2: the config suffices to retrain."""
+RUN_FORMAT = 3
+"""Format of run folders. 2: the config suffices to retrain. 3: ensembles."""
 
 GRAPH_FORMAT = 1
 """Format of graph files and folders."""

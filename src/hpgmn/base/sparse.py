@@ -299,11 +299,12 @@ def _moderate(x: Any) -> Any:
 
 
 def transition(adjacency: sp.csr_array, normalization: str, self_loop: float = 0.0) -> sp.csr_array:
-    """Return T, the normalised adjacency, whose powers stay bounded.
+    """Return T, the normalised adjacency, whose powers stay bounded but for "quarter".
 
     Args:
-        normalization: "column" (the paper's A·D⁻¹), "row" (D⁻¹·A) or "symmetric"
-            (D_row^-½·A·D_column^-½). An empty row or column stays zero.
+        normalization: "column" (the paper's A·D⁻¹), "row" (D⁻¹·A), "symmetric"
+            (D_row^-½·A·D_column^-½) or "quarter" (D_row^-¼·A·D_column^-¼). An empty row or column
+            stays zero.
         self_loop: weight of the self-loop added to every node first.
 
     >>> pair = sp.csr_array(np.array([[0, 1], [0, 0]], dtype=np.float32))
@@ -323,6 +324,7 @@ def transition(adjacency: sp.csr_array, normalization: str, self_loop: float = 0
         "column": per_column,
         "row": per_row,
         "symmetric": np.sqrt(per_row) * np.sqrt(per_column),
+        "quarter": np.sqrt(np.sqrt(per_row)) * np.sqrt(np.sqrt(per_column)),
     }[normalization]
     data = (matrix.data * factor).astype(np.float32)
     normalised = sp.csr_array((data, matrix.indices, matrix.indptr), shape=matrix.shape)

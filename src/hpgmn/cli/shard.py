@@ -95,13 +95,13 @@ def _shipped(settings: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[st
         changes: the settings set by the user, which are not changed.
     """
     from hpgmn.models.hpgmn import HPGMNSettings
-    from hpgmn.statistics.settings import averaged_statistic
+    from hpgmn.shards.plan import has_shards
 
     names = settings.get("statistics", HPGMNSettings().statistics)
     supported = {
         "refinement": False,
         "soft_counts": False,
-        "statistics": [name for name in names if averaged_statistic(name) is None],
+        "statistics": [name for name in names if has_shards(name)],
     }
     changed = {
         key: value
@@ -110,7 +110,7 @@ def _shipped(settings: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[st
     }
     left_out = [key for key in changed if key != "statistics"]
     if "statistics" in changed:
-        left_out += [name for name in names if averaged_statistic(name) is not None]
+        left_out += [name for name in names if not has_shards(name)]
     if left_out:
         say(
             f"Shards do not support all default settings: leaving out {', '.join(left_out)}. "

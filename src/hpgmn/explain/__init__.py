@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from hpgmn.explain.explanation import Explanation, ModelExplanation
+from hpgmn.explain.explanation import EnsembleExplanation, Explanation, ModelExplanation
 
 if TYPE_CHECKING:
     from hpgmn.explain.model import explain_model
@@ -14,7 +14,14 @@ if TYPE_CHECKING:
 
 _HOMES = {"explain_model": "model", "explain_node": "node", "removal_effects": "neighbors"}
 
-__all__ = ["Explanation", "ModelExplanation", "explain_model", "explain_node", "removal_effects"]
+__all__ = [
+    "EnsembleExplanation",
+    "Explanation",
+    "ModelExplanation",
+    "explain_model",
+    "explain_node",
+    "removal_effects",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from html import escape
 from typing import Any
+
+from hpgmn.base.errors import count_noun
 
 STATISTICS = {
     "attributes": "its own attributes",
@@ -18,6 +20,8 @@ STATISTICS = {
     "neighbor_class_counts": "the classes two steps away",
     "neighbor_class_means": "the attributes two steps away, class by class",
     "neighbor_adjacency": "which nodes its neighbours are linked to",
+    "hops": "the mean attributes some steps away",
+    "message_passing": "messages along its edges",
 }
 """A description of each statistic."""
 DIRECTIONS = {
@@ -265,6 +269,89 @@ class ModelExplanation:
 
     def _repr_html_(self) -> str:
         return _as_html(self.summary, self._sections(), list(self.notes))
+
+
+@dataclass(frozen=True)
+class MemberVote:
+    """A member of an ensemble.
+
+    Attributes:
+        weight: its share of the ensemble, all seeds together.
+        prediction: its own class for the explained node; None for a whole model.
+        probability: what it gives to the ensemble's class.
+    """
+
+    name: str
+    model: str
+    weight: float
+    prediction: str | None = None
+    probability: float | None = None
+
+
+@dataclass(frozen=True)
+class EnsembleExplanation:
+    """The explanation of an ensemble: its members, and one of them in detail.
+
+    Attributes:
+        members: the largest weight first.
+        explained: the name of the member in detail; None if none can be explained.
+        explanation: that of the member.
+        node: the explained node's id; None for a whole model.
+        prediction: the class of the ensemble.
+        probabilities: of every class.
+    """
+
+    members: tuple[MemberVote, ...]
+    explained: str | None
+    explanation: Explanation | ModelExplanation | None
+    node: str | None = None
+    prediction: str | None = None
+    probabilities: dict[str, float] = field(default_factory=dict)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return every value, for JSON."""
+        return dataclasses.asdict(self)
+
+    @property
+    def summary(self) -> str:
+        """The prediction, or the number of members."""
+        count = count_noun(len(self.members), "member")
+        if self.prediction is None:
+            return f"Ensemble of {count}."
+        chance = 100 * self.probabilities[self.prediction]
+        agree = sum(member.prediction == self.prediction for member in self.members)
+        return (
+            f"Node {self.node}: '{self.prediction}' ({chance:.0f} %), predicted by {agree} of "
+            f"{count}."
+        )
+
+    def _sections(self) -> list[Section]:
+        rows = []
+        for member in self.members:
+            model = "" if member.name == member.model else f" ({member.model})"
+            facts = f"weight {member.weight:.2f}"
+            if member.probability is not None:
+                facts += f", {100 * member.probability:.0f} %"
+            if member.prediction != self.prediction:
+                facts += f", predicts '{member.prediction}'"
+            rows.append((f"{member.name}{model}", facts))
+        heading = "Members"
+        if self.prediction is not None:
+            heading += f", and the probability each gives to '{self.prediction}'"
+        return [(heading, rows)]
+
+    def _ending(self) -> str:
+        if self.explained is None:
+            return "None of the members can be explained in detail."
+        return f"The member '{self.explained}' in detail:"
+
+    def __str__(self) -> str:
+        text = _as_text(self.summary, self._sections(), [self._ending()])
+        return text if self.explanation is None else f"{text}\n\n{self.explanation}"
+
+    def _repr_html_(self) -> str:
+        html = _as_html(self.summary, self._sections(), [self._ending()])
+        return html if self.explanation is None else html + self.explanation._repr_html_()
 
 
 def _extremes(neighbors: tuple[Neighbor, ...]) -> list[Neighbor]:

@@ -4,8 +4,9 @@ HP-GMN recomputes the node's statistics: all edges between the node and a remove
 removed, in both directions; pseudo-labels and the statistics of other nodes stay. Class counts,
 class means, adjacency and neighbour means equal a full recomputation; a diffusion row is recomputed
 on the graph without the edges, with more than :data:`EXACT_UP_TO` neighbours only for the
-:data:`EXACT_FIRST` with the largest effect at a fixed row. Other models are run again on the graph
-without the edges, for up to :data:`RERUNS` neighbours.
+:data:`EXACT_FIRST` with the largest effect at a fixed row. Hops and message passing are recomputed
+on the graph without the edges, and other models are run again on it, for up to :data:`RERUNS`
+neighbours.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from hpgmn.statistics.labelwise import FactoredMeans, class_counts, class_means,
 from hpgmn.statistics.operators import DenseRows, NeighborMean, ReplicaRows, SparseRows
 
 RERUNS = 50
-"""Most neighbours for which a model without statistics is run again."""
+"""Most neighbours for which a whole graph is read again."""
 
 EXACT_UP_TO = 64
 """With diffusion, up to this number of neighbours all effects are exact."""
@@ -92,6 +93,12 @@ def has_diffusion(replica: ReplicaView) -> bool:
     return any(base_name(name) == "diffusion" for name in replica.modes)
 
 
+def reads_whole_graph(replica: ReplicaView) -> bool:
+    """Whether each removal of a neighbour is a pass over the whole graph."""
+    names = {base_name(name) for name in replica.modes}
+    return not replica.reads_statistics or not names.isdisjoint({"hops", "message_passing"})
+
+
 def neighbor_support(
     replicas: Sequence[ReplicaView], node: int, label: int, *, most: int = 5
 ) -> Support:
@@ -108,7 +115,7 @@ def neighbor_support(
         return np.asarray(values[0, label] - values[1:, label])
 
     near, left_out, approximate = neighbors_of(replicas, node), 0, 0
-    if not replicas[0].reads_statistics:
+    if reads_whole_graph(replicas[0]):
         left_out = max(0, near.size - RERUNS)
         near = near[:RERUNS]
     if near.size > EXACT_UP_TO and has_diffusion(replicas[0]):
@@ -135,7 +142,7 @@ def turning_point(
     support it, or without as many as are evaluated.
     """
     most = min(int((support.support > 0).sum()), _MOST_REMOVED)
-    if not replicas[0].reads_statistics:
+    if reads_whole_graph(replicas[0]):
         most = support.removed  # each set is a whole pass over the graph
     for first in range(1, most + 1, _SETS):
         sets = [support.neighbors[:k] for k in range(first, min(first + _SETS, most + 1))]
@@ -290,8 +297,8 @@ def node_notes(replicas: Sequence[ReplicaView], support: Support) -> list[str]:
         )
     if support.left_out:
         notes.append(
-            f"{support.left_out} more neighbours were not evaluated: {replicas[0].entry.name} has "
-            "to be run again for each."
+            f"{support.left_out} more neighbours were not evaluated: the model has to be run again "
+            "for each."
         )
     return notes
 
@@ -306,8 +313,10 @@ def statistics_without(
     *,
     keep_diffusion: bool = False,
     shared: dict[Any, Statistic] | None = None,
-) -> dict[str, Statistic]:
+) -> dict[str, Statistic | Tensor]:
     """Return for each statistic of HP-GMN B rows, row b without the neighbours ``removed[b]``.
+
+    Of message passing the encodings are returned, (1, B, D).
 
     Args:
         removed: B sets of positions.
@@ -316,7 +325,7 @@ def statistics_without(
     """
     index = torch.full((1, len(removed)), node, device=replica.task.device)
     shared = {} if shared is None else shared
-    statistics: dict[str, Statistic] = {}
+    statistics: dict[str, Statistic | Tensor] = {}
     for name in replica.module.names:
         is_diffusion = base_name(name) == "diffusion"
         if name not in replica.modes or (is_diffusion and keep_diffusion):
@@ -326,6 +335,10 @@ def statistics_without(
             if key not in shared:
                 shared[key] = _diffusion(replica, name, node, removed)
             statistics[name] = shared[key]
+        elif base_name(name) == "hops":
+            statistics[name] = _hops(replica, name, node, removed)
+        elif base_name(name) == "message_passing":
+            statistics[name] = _messages(replica, name, node, removed)
         else:
             statistics[name] = _of_neighbors(replica, name, node, removed)
     return statistics
@@ -366,6 +379,30 @@ def _of_neighbors(
         f"The statistic '{base}' cannot be recomputed without some neighbours.",
         "Handle it in hpgmn.explain.neighbors, or explain a model without it",
     )
+
+
+def _hops(replica: ReplicaView, name: str, node: int, removed: Sequence[Array]) -> Statistic:
+    from hpgmn.statistics.hops import hop_attributes, hop_row
+
+    settings = replica.task.settings[0]
+    adjacency = replica.task.statistics.adjacency(replica.modes[name])
+    x = hop_attributes(replica.graph.x, settings)
+    rows = [
+        hop_row(_remove_edges(adjacency, node, gone), x, node, settings.hops) for gone in removed
+    ]
+    return DenseRows(torch.from_numpy(np.stack(rows)).to(replica.task.device))
+
+
+def _messages(replica: ReplicaView, name: str, node: int, removed: Sequence[Array]) -> Tensor:
+    """Return (1, B, D) encodings of the node, from passes over the graph without the edges."""
+    index = torch.full((1, 1), node, device=replica.task.device)
+    parts = []
+    for gone in removed:
+        statistics = replica.task.statistics.on(graph_without(replica.graph, node, gone))
+        links = statistics.linked_attributes(replica.modes[name], replica.task.settings[0])
+        with torch.no_grad():
+            parts.append(replica.module.encoding(name, links, None, index))
+    return torch.cat(parts, dim=1)
 
 
 def _class_means(

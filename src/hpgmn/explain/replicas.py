@@ -27,7 +27,8 @@ from hpgmn.models.stage import ModelEntry, Parameters, TrainingStage, TrainingTa
 from hpgmn.statistics import base_name
 from hpgmn.statistics.labelwise import class_counts, one_hot
 from hpgmn.statistics.settings import mode_of
-from hpgmn.training.saved import ModelOnGraph, SavedModel
+from hpgmn.training.on_graph import ModelOnGraph
+from hpgmn.training.saved import SavedModel
 
 REDUNDANT_FROM = 0.95
 """Patterns are redundant if the attention of every two correlates at least this much over nodes."""

@@ -35,6 +35,7 @@ from hpgmn.models.memory import (
     penalty_weights,
     reduce_nodes,
 )
+from hpgmn.models.message_passing import MessagePassing, MessagePassingSettings
 from hpgmn.models.stage import (
     ModelEntry,
     Parameters,
@@ -74,7 +75,9 @@ class EstimatorSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
-class HPGMNSettings(StatisticsSettings, EstimatorSettings, MemorySettings, BatchSettings):
+class HPGMNSettings(
+    StatisticsSettings, MessagePassingSettings, EstimatorSettings, MemorySettings, BatchSettings
+):
     """Settings of HP-GMN."""
 
     weight_decay: float = inherited_setting(BatchSettings, "weight_decay", 1e-3)
@@ -93,6 +96,7 @@ class HPGMNSettings(StatisticsSettings, EstimatorSettings, MemorySettings, Batch
     adjacency_dropout: float = dropout_setting(
         0.6, "dropout of whole columns of the adjacency rows"
     )
+    hops_dropout: float = dropout_setting(0.3, "dropout of whole columns of the hops")
     gate: bool = setting(
         True, "learned weights over the statistics; false: the paper's plain query"
     )
@@ -107,6 +111,13 @@ class HPGMNSettings(StatisticsSettings, EstimatorSettings, MemorySettings, Batch
     def __post_init__(self) -> None:
         """Reject statistics that batches cannot have."""
         super().__post_init__()
+        if self.batch_size and "message_passing" in self.statistics:
+            others = tuple("hops" if n == "message_passing" else n for n in self.statistics)
+            raise SettingError(
+                "Batches cannot have message_passing: it is computed from all nodes in every step.",
+                Remedy("Use precomputed hops", setting="statistics", value=others)
+                | Remedy("Train without batches", setting="batch_size", value=0),
+            )
         means = [name for name in self.statistics if averaged_statistic(name) is not None]
         if self.batch_size and means:
             remedy = Remedy("Train without batches", setting="batch_size", value=0)
@@ -152,14 +163,20 @@ class HPGMN(MemoryModel):
         self.names = list(widths)
         layers = [first.hidden_dim] * first.encoder_layers
         self.encode = nn.ModuleDict(
-            {name: StatisticMLP(len(each), [width, *layers]) for name, width in widths.items()}
+            {
+                name: MessagePassing(len(each), width, first)
+                if base_name(name) == "message_passing"
+                else StatisticMLP(len(each), [width, *layers])
+                for name, width in widths.items()
+            }
         )
         self.input_rates = {
             name: DropRate([getattr(replica, _dropout_of(name)) for replica in each], device)
             for name in widths
         }
         self.drop_rate = DropRate([replica.dropout for replica in each], device)
-        self.gate = Gate(len(each), len(widths)) if first.gate else None
+        starts = [first.mp_start * (base_name(name) == "message_passing") for name in widths]
+        self.gate = Gate(len(each), len(widths), starts) if first.gate else None
         self.head = MemoryHead(
             len(each),
             len(widths) * first.hidden_dim,
@@ -171,19 +188,29 @@ class HPGMN(MemoryModel):
             node_reduction=node_reduction,
         )
 
+    def encoding(
+        self, name: str, statistic: Statistic, noise: Noise | None, nodes: Tensor | None
+    ) -> Tensor:
+        """Encode a statistic, without its gate: (R, N or B, D)."""
+        encoder, rates = self.encode[name], (self.input_rates[name], self.drop_rate)
+        part: Tensor = encoder(statistic, *rates, noise, name, nodes)
+        return part
+
     def query(
         self,
-        inputs: Mapping[str, Statistic],
+        inputs: Mapping[str, Statistic | Tensor],
         noise: Noise | None = None,
         nodes: Tensor | None = None,
     ) -> Tensor:
-        """Compute the concatenated encodings, (R, N or B, S·D)."""
+        """Compute the concatenated encodings, (R, N or B, S·D); a tensor among inputs is one."""
         parts = []
         weights = None if self.gate is None else self.gate()
         for number, name in enumerate(self.names):
-            part = self.encode[name](
-                inputs[name], self.input_rates[name], self.drop_rate, noise, name, nodes
-            )
+            statistic = inputs[name]
+            if isinstance(statistic, Tensor):
+                part = statistic
+            else:
+                part = self.encoding(name, statistic, noise, nodes)
             if self.unit_encodings:
                 part = functional.normalize(part, dim=-1)
             if weights is not None:
@@ -193,7 +220,7 @@ class HPGMN(MemoryModel):
 
     def forward(
         self,
-        inputs: Mapping[str, Statistic],
+        inputs: Mapping[str, Statistic | Tensor],
         noise: Noise | None = None,
         nodes: Tensor | None = None,
         classify: Tensor | None = None,
@@ -204,7 +231,7 @@ class HPGMN(MemoryModel):
         """Compute class logits.
 
         Args:
-            inputs: the statistics by name.
+            inputs: the statistics by name, or encodings of them.
             noise: the step's random numbers; None in evaluation.
             nodes: (R, B) nodes whose statistics are read; None for all.
             classify: (R, T) positions among those to classify; None for all.
@@ -381,9 +408,8 @@ def stage_on_statistics(
         model,
         inputs,
         penalty_weights=penalty_weights(settings),
-        frozen=("head.memory.use",) if settings[0].batch_size else (),
         after_step=_update_use if settings[0].batch_size else None,
-        reads_rows=True,
+        reads_rows="message_passing" not in settings[0].statistics,
         **overrides,
     )
 
@@ -416,11 +442,14 @@ def _floats(graph: Graph, settings: HPGMNSettings) -> tuple[int, int]:
         if diffusion_is_sketched(graph, settings)
         else graph.num_nodes,
         "adjacency": graph.num_nodes,
+        "hops": settings.hops * (settings.hops_dim or graph.num_features),
+        "message_passing": 2 * (graph.num_features + settings.mp_layers * settings.hidden_dim),
     }
     bases = [base_name(name) for name in statistic_names(settings)]
     names = [averaged_statistic(base) or base for base in bases]
     parameters = sum(widths[name] for name in names) * settings.hidden_dim
-    return parameters, settings.hidden_dim * (9 * len(names) + 6) + 4 * settings.num_patterns
+    states = 9 * len(names) + 6 + 4 * settings.mp_layers * names.count("message_passing")
+    return parameters, settings.hidden_dim * states + 4 * settings.num_patterns
 
 
 ENTRY = ModelEntry(

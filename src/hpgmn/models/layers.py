@@ -19,7 +19,10 @@ from hpgmn.base.sparse import SparseMatrix, at_least_single
 from hpgmn.statistics.operators import Statistic, join_replicas, split_replicas, take_nodes
 
 NORM_EPSILON = 1e-5
-"""Added to the variance in :class:`BatchNorm`: a constant column becomes zeros."""
+"""Added to the variance in batch norm: a constant column becomes zeros."""
+
+NORM_MOMENTUM = 0.1
+"""Share of the latest pass in the running averages of :class:`RunningBatchNorm`."""
 
 
 @dataclass
@@ -171,21 +174,57 @@ class BatchNorm(Initialised):
         return centred * (self.scale * torch.rsqrt(variance + NORM_EPSILON))
 
 
+class RunningBatchNorm(Initialised):
+    """Batch norm per replica, as torch.nn.BatchNorm1d: training with the statistics of the pass.
+
+    Evaluation uses their running averages, which are parameters without a gradient, so that they
+    are saved, resumed and kept with the best epoch. Each training pass updates them.
+    """
+
+    def __init__(self, replicas: int, width: int) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(replicas, 1, width))
+        self.shift = nn.Parameter(torch.zeros(replicas, 1, width))
+        self.mean = nn.Parameter(torch.zeros(replicas, 1, width), requires_grad=False)
+        self.variance = nn.Parameter(torch.ones(replicas, 1, width), requires_grad=False)
+
+    @override
+    def reset_parameters(self, noise: Noise, place: str) -> None:
+        for parameter, value in ((self.scale, 1), (self.shift, 0), (self.mean, 0)):
+            parameter.fill_(value)
+        self.variance.fill_(1)
+
+    def forward(self, x: Tensor, noise: Noise | None) -> Tensor:
+        """(R, N, width) to the same shape; None for ``noise`` means evaluation."""
+        x = at_least_single(x)  # the variance is a mean of small differences
+        if noise is None:
+            factor = self.scale * torch.rsqrt(self.variance + NORM_EPSILON)
+            return torch.addcmul(self.shift - self.mean * factor, x, factor)
+        scale, shift, mean, variance = (
+            parameter.view(-1) for parameter in (self.scale, self.shift, self.mean, self.variance)
+        )
+        columns = join_replicas(x)  # (N, R·width): batch norm of independent columns
+        normed = torch.batch_norm(
+            columns, scale, shift, mean, variance, True, NORM_MOMENTUM, NORM_EPSILON, False
+        )
+        return split_replicas(normed, x.shape[0])
+
+
 class Gate(Initialised):
     """A learned softmax over choices, scaled so that a uniform gate changes nothing.
 
     Args:
-        start: initial value of all logits.
+        start: initial value of all logits, or of each.
     """
 
-    def __init__(self, replicas: int, choices: int, start: float = 0.0) -> None:
+    def __init__(self, replicas: int, choices: int, start: float | Sequence[float] = 0.0) -> None:
         super().__init__()
-        self.logits = nn.Parameter(torch.full((replicas, choices), start))
-        self._start = start
+        self._start = torch.tensor(start).expand(choices)
+        self.logits = nn.Parameter(self._start.repeat(replicas, 1))
 
     @override
     def reset_parameters(self, noise: Noise, place: str) -> None:
-        self.logits.fill_(self._start)
+        self.logits.copy_(self._start)
 
     def forward(self) -> Tensor:
         """(R, choices), mean 1."""
@@ -244,6 +283,22 @@ class Convolution(Affine):
     ) -> Tensor:
         """Map a statistic's rows, or (R, N, inputs), to (R, N, outputs)."""
         return propagate(propagation, product(x, self.weight, columns)) + self.bias
+
+
+class Skip(Initialised):
+    """y = output + x·V: the residual connection past a layer from x to its output."""
+
+    def __init__(self, replicas: int, inputs: int, outputs: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(replicas, inputs, outputs))
+
+    def forward(
+        self, output: Tensor, x: Statistic | Tensor, columns: Tensor | None = None
+    ) -> Tensor:
+        """Add a statistic's rows, or (R, N, inputs), to (R, N, outputs)."""
+        if isinstance(x, Statistic):
+            return output + x.times(self.weight, None, columns)
+        return torch.baddbmm(output, x, self.weight)
 
 
 class AggregationLinear(Initialised):

@@ -180,7 +180,8 @@ class Memory(Initialised):
         self.node_reduction = node_reduction
         self.use: nn.Parameter | None = None
         if in_batches:  # a parameter, so that it is saved and resumed; it gets no gradient
-            self.use = nn.Parameter(torch.full((replicas, num_patterns), 1 / num_patterns))
+            shares = torch.full((replicas, num_patterns), 1 / num_patterns)
+            self.use = nn.Parameter(shares, requires_grad=False)
             self._latest_use: Tensor | None = None
 
     @override

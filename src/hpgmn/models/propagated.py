@@ -292,13 +292,15 @@ def _main(kind: str, task: TrainingTask, done: Mapping[str, Parameters]) -> Trai
     learned = {
         name: value for name, value in done["pretraining"].items() if name.startswith("encoder.")
     }
+    model = _model(kind, task, with_memory=True)
+    if first.encoder == "pretrained":
+        model.encoder.requires_grad_(False)
     return main_stage(
         task,
-        _model(kind, task, with_memory=True),
+        model,
         _inputs(task),
         penalty_weights=penalty_weights(task.settings),
         initial={} if first.encoder == "joint" else learned,
-        frozen=("encoder.",) if first.encoder == "pretrained" else (),
     )
 
 

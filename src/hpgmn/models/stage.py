@@ -158,7 +158,8 @@ class TrainingStage:
 
     Attributes:
         name: unique among a model's stages.
-        model: called as ``model(inputs, noise, nodes, classify, penalties=…)``.
+        model: called as ``model(inputs, noise, nodes, classify, penalties=…)``. Its parameters
+            that require no gradient are saved and resumed like the others, but not trained.
         inputs: what the model reads (statistics by name, sparse matrices, …).
         lr: one per replica.
         weight_decay: one per replica.
@@ -166,7 +167,6 @@ class TrainingStage:
         patience: a replica stops after this number of epochs without improvement; 0: never.
         penalty_weights: one weight per replica for each penalty the model returns.
         initial: initial values of some parameters, from an earlier stage.
-        frozen: prefixes of the names of parameters that are not trained.
         consistency: settings of the agreement between noisy passes; None: no such loss.
         own_rates: prefixes of parameter names with rates that differ from the rest.
         is_supervised: False leaves the class loss out: the penalties are the loss, no label is
@@ -190,7 +190,6 @@ class TrainingStage:
     patience: int
     penalty_weights: dict[str, list[float]] = field(default_factory=dict)
     initial: Parameters = field(default_factory=dict)
-    frozen: tuple[str, ...] = ()
     consistency: list[TrainSettings] | None = None
     own_rates: Mapping[str, Rates] = field(default_factory=dict)
     is_supervised: bool = True

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import shutil
@@ -27,22 +26,23 @@ from hpgmn.base.files import (
 from hpgmn.base.settings import read_yaml
 from hpgmn.runs.outputs import read_metrics, write_metrics
 from hpgmn.runs.spec import CONFIG_FILE, RunSpec, changes, read_spec
+from hpgmn.training.ensemble import ENSEMBLE_FILE, MEMBERS_FOLDER
 from hpgmn.training.saved import MODEL_FILE
 
 METRICS_FILE, HISTORY_FILE = "metrics.json", "history.jsonl"
 PREDICTIONS_FILE, LOG_FILE, STATE_FOLDER = "predictions.parquet", "log.txt", "state"
-REPORT_FILE, PORTFOLIO_FILE, EXPLORER_FILE = "report.html", "portfolio.json", "explorer.json"
+REPORT_FILE, EXPLORER_FILE = "report.html", "explorer.json"
 AUDIT_FILE, UNDERSTANDING_FILE = "audit.json", "understanding.json"
 COMPARISON_FILE = "comparison.json"
 BACKUP_FOLDER = ".replaced"
 """The folder inside a run folder that holds the finished run until its replacement is finished."""
 
 RESULT_FILES = (
-    *(REPORT_FILE, MODEL_FILE, PREDICTIONS_FILE, HISTORY_FILE, LOG_FILE),
-    *(EXPLORER_FILE, AUDIT_FILE, UNDERSTANDING_FILE, PORTFOLIO_FILE),
+    *(REPORT_FILE, MODEL_FILE, ENSEMBLE_FILE, PREDICTIONS_FILE, HISTORY_FILE, LOG_FILE),
+    *(EXPLORER_FILE, AUDIT_FILE, UNDERSTANDING_FILE, "portfolio.json"),  # the last before 0.3
 )
-"""What a run writes beside its metrics, which mark it as finished, and its config, which marks the
-folder as a run's."""
+"""What a run writes beside its metrics, which mark it as finished, its config, which marks the
+folder as a run's, and the folder of an ensemble's members."""
 
 OTHER_FOLDER = Remedy("Choose another folder", option="out")
 REPLACE = Remedy("Replace it", option="overwrite", value=True)
@@ -66,7 +66,7 @@ def record_environment(folder: Path, spec: RunSpec, now: Mapping[str, Any]) -> l
     A resumed run keeps its original record.
     """
     before = read_yaml(folder / CONFIG_FILE) if (folder / CONFIG_FILE).exists() else {}
-    if "made_with" in before and any((folder / STATE_FOLDER).glob("state*.safetensors")):
+    if "made_with" in before and any((folder / STATE_FOLDER).rglob("state*.safetensors")):
         return changes(before, now)
     if before.get("made_with") != now:
         write_config(folder, spec, now)
@@ -76,7 +76,7 @@ def record_environment(folder: Path, spec: RunSpec, now: Mapping[str, Any]) -> l
 def finish(folder: Path, metrics: Mapping[str, Any]) -> None:
     """Write the metrics, which mark a run as finished, and delete its states and backup."""
     write_metrics(folder / METRICS_FILE, metrics)
-    shutil.rmtree(folder / STATE_FOLDER)
+    _remove_folder(folder / STATE_FOLDER)
     drop_backup(folder)
 
 
@@ -115,7 +115,6 @@ def prepare_folder(
     *,
     resume: bool,
     overwrite: bool,
-    choice: Mapping[str, Any] | None = None,
     made: Mapping[str, Any] | None = None,
 ) -> None:
     """Create the run folder with its ``config.yaml``, or refuse an existing one.
@@ -125,8 +124,6 @@ def prepare_folder(
 
     Args:
         resume: continue an interrupted run of the same specification.
-        choice: how a portfolio chose the settings; written before the config, so that a resumed run
-            does not choose again.
         made: what the run is made with.
     """
     try:
@@ -143,10 +140,6 @@ def prepare_folder(
                 _remove_run(folder)
             remove_stale_drafts(folder, older_than=0)
             folder.mkdir(parents=True, exist_ok=True)
-            if choice is not None:
-                write_text(folder / PORTFOLIO_FILE, json.dumps(choice, indent=1) + "\n")
-            elif is_new:  # left by a choice whose training never started
-                (folder / PORTFOLIO_FILE).unlink(missing_ok=True)
             if is_new:
                 write_config(folder, spec, made)
         except (HPGMNError, OSError):
@@ -176,13 +169,19 @@ def _remove_run(folder: Path) -> None:
     for name in (METRICS_FILE, *RESULT_FILES):
         (folder / name).unlink(missing_ok=True)
         (folder / f"{name}{DRAFT_SUFFIX}").unlink(missing_ok=True)  # a draft of an earlier version
-    if (folder / STATE_FOLDER).is_dir():
-        shutil.rmtree(folder / STATE_FOLDER)
+    for name in (STATE_FOLDER, MEMBERS_FOLDER):
+        _remove_folder(folder / name)
+
+
+def _remove_folder(folder: Path) -> None:
+    if folder.is_dir():
+        shutil.rmtree(folder)
 
 
 def _refuse_links(folder: Path) -> None:
     """Refuse symbolic links in a run folder: they may point outside of it."""
-    for parent in (folder, folder / STATE_FOLDER, folder / BACKUP_FOLDER):
+    parents = (folder, *(folder / name for name in (STATE_FOLDER, BACKUP_FOLDER, MEMBERS_FOLDER)))
+    for parent in parents:
         for path in parent.iterdir() if parent.is_dir() else ():
             if path.is_symlink():
                 raise HPGMNError(
@@ -194,17 +193,14 @@ def _refuse_links(folder: Path) -> None:
 
 def _is_empty(folder: Path) -> bool:
     """Whether a folder holds nothing but what is written before the config."""
-    early = (PORTFOLIO_FILE, LOCK_FILE)
     return folder.is_dir() and all(
-        path.name in early or is_draft(path.name) for path in folder.iterdir()
+        path.name == LOCK_FILE or is_draft(path.name) for path in folder.iterdir()
     )
 
 
 def _refuse_other(folder: Path, before: RunSpec, spec: RunSpec) -> None:
     """Refuse to continue a run with options other than its first."""
-    old, new = before.as_dict(), spec.as_dict()
-    old |= old.pop("settings")
-    new |= new.pop("settings")
+    old, new = (_requested(one) for one in (before, spec))
     changed = [
         f"{name} ({old.get(name)}, now {new.get(name)})"
         for name in dict.fromkeys([*old, *new])
@@ -215,6 +211,19 @@ def _refuse_other(folder: Path, before: RunSpec, spec: RunSpec) -> None:
             f"The run in {folder} was started with other options: {', '.join(changed)}.",
             Remedy("Resume it with its first options", option="resume", value=True) | RESTART,
         )
+
+
+def _requested(spec: RunSpec) -> dict[str, Any]:
+    """Return the options of a run by name, without what it selects itself and its time limit."""
+    options: dict[str, Any] = spec.as_dict()
+    settings: dict[str, Any] = options.pop("settings")
+    selection = dict(options.pop("selection", {}))
+    selection.pop("time_limit", None)
+    if "portfolio" in selection:
+        options["model"], settings = None, {}
+    elif "neighbors" in selection:
+        settings = {name: value for name, value in settings.items() if name != "neighbors"}
+    return options | {"selection": selection} | settings
 
 
 def finished_run(folder: Path) -> dict[str, Any] | None:
@@ -236,10 +245,17 @@ def create_backup(folder: Path) -> None:
     with atomic_folder(folder / BACKUP_FOLDER) as draft:  # replaces one left by a killed process
         for name in (METRICS_FILE, *RESULT_FILES, CONFIG_FILE):
             if (folder / name).is_file():
-                try:
-                    os.link(folder / name, draft / name)
-                except OSError:  # a file system without links
-                    shutil.copy2(folder / name, draft / name)
+                _link(folder / name, draft / name)
+        if (folder / MEMBERS_FOLDER).is_dir():
+            members = (folder / MEMBERS_FOLDER, draft / MEMBERS_FOLDER)
+            shutil.copytree(*members, symlinks=True, copy_function=_link)
+
+
+def _link(source: str | Path, target: str | Path) -> None:
+    try:
+        os.link(source, target)
+    except OSError:  # a file system without links
+        shutil.copy2(source, target)
 
 
 def restore_backup(folder: Path) -> None:
@@ -251,7 +267,8 @@ def restore_backup(folder: Path) -> None:
     if not backup.is_dir():
         return
     with suppress(OSError):
-        for name in (CONFIG_FILE, *RESULT_FILES, METRICS_FILE):
+        _remove_folder(folder / MEMBERS_FOLDER)
+        for name in (CONFIG_FILE, MEMBERS_FOLDER, *RESULT_FILES, METRICS_FILE):
             if (backup / name).exists():
                 os.replace(backup / name, folder / name)
             else:

@@ -387,6 +387,13 @@ def write_history(
     Args:
         histories: for each stage and each recorded number (epochs, R).
     """
+    write_text(path, "\n".join(history_lines(replicas, histories)) + "\n")
+
+
+def history_lines(
+    replicas: Sequence[Replica], histories: Mapping[str, Mapping[str, Tensor]], **about: str
+) -> list[str]:
+    """Return the lines of :func:`write_history`, each with the entries ``about``."""
     lines = []
     for stage, history in histories.items():
         columns = {key: rows.tolist() for key, rows in history.items()}
@@ -396,6 +403,6 @@ def write_history(
                 if math.isnan(numbers["loss"]):  # this replica had stopped
                     continue
                 finite = {k: v if math.isfinite(v) else None for k, v in numbers.items()}
-                about = {"split": replica.split, "seed": replica.seed, "stage": stage}
-                lines.append(json.dumps(about | {"epoch": epoch + 1} | finite))
-    write_text(path, "\n".join(lines) + "\n")
+                run = {"split": replica.split, "seed": replica.seed, "stage": stage}
+                lines.append(json.dumps({**about, **run, "epoch": epoch + 1, **finite}))
+    return lines

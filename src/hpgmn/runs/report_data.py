@@ -32,6 +32,7 @@ from hpgmn.runs.folder import (
 )
 from hpgmn.runs.outputs import read_metrics, read_object, read_predictions, require_entries, roles
 from hpgmn.runs.spec import CONFIG_FILE, RunSpec
+from hpgmn.training.ensemble import Predictor, SavedEnsemble
 from hpgmn.training.saved import SavedModel
 
 if TYPE_CHECKING:
@@ -114,7 +115,7 @@ class Explanations:
 def explain_training(
     spec: RunSpec,
     graph: Graph,
-    model: SavedModel,
+    model: Predictor,
     progress: Callable[[str], None] = lambda step: None,
 ) -> Explanations:
     """Audit the graph and explain the models of the first split, which are opened once."""
@@ -140,6 +141,9 @@ def explain_training(
     split = spec.splits[0]
     places = [place for place, replica in enumerate(model.replicas) if replica.split == split]
     chosen = model.choose(places)
+    if isinstance(chosen, SavedEnsemble):
+        chosen = chosen.members[chosen.explained()[0]]
+    assert isinstance(chosen, SavedModel)
     replicas: list[ReplicaView] = []
 
     def overview() -> dict[str, Any]:
@@ -250,7 +254,7 @@ def read_report_data(folder: Path) -> ReportData:
     }
     if "explorer" in recorded:
         require_entries(folder / EXPLORER_FILE, recorded["explorer"], _EXPLORER)
-    stages = _read_history(folder / HISTORY_FILE)
+    stages = _read_history(folder / HISTORY_FILE, metrics.get("explained_member"))
     data = ReportData(config, metrics, stages, classes, confusion, **recorded)
     for name in ("test_score", "val_score", "epochs"):
         try:
@@ -289,8 +293,8 @@ def _class_names(path: Path, metrics: Mapping[str, Any]) -> list[str] | None:
     return [str(name) for name in names]
 
 
-def _read_history(path: Path) -> tuple[LearningCurves, ...]:
-    """Read the curves by stage, stages in the order of their first line."""
+def _read_history(path: Path, member: str | None = None) -> tuple[LearningCurves, ...]:
+    """Read the curves by stage, of an ensemble those of one member, in the order of the lines."""
     points: dict[str, dict[tuple[str, str], dict[int, list[float]]]] = {}
     try:
         text = path.read_text(encoding="utf-8")
@@ -302,6 +306,8 @@ def _read_history(path: Path) -> tuple[LearningCurves, ...]:
             continue
         try:
             row = parse_json(line)
+            if row.get("member") != member:
+                continue
             run = (str(row["split"]), str(row["seed"]))
             epoch, stage = int(row["epoch"]), str(row["stage"])
             point = [number(row.get(name)) for name in CURVE_NAMES]

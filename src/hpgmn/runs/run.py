@@ -17,12 +17,13 @@ from hpgmn.graph import Array, Graph
 from hpgmn.runs.folder import COMPARISON_FILE, METRICS_FILE, PREDICTIONS_FILE, backup_note
 from hpgmn.runs.outputs import read_metrics
 from hpgmn.runs.spec import CONFIG_FILE, RunSpec, read_spec
+from hpgmn.training.ensemble import ENSEMBLE, ENSEMBLE_FILE, Predictor, SavedEnsemble
 from hpgmn.training.saved import MODEL_FILE, SavedModel
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from hpgmn.explain import Explanation, ModelExplanation
+    from hpgmn.explain import EnsembleExplanation, Explanation, ModelExplanation
 
 logger = logging.getLogger(__name__)
 
@@ -42,25 +43,34 @@ def open_run(folder: str | Path, model: str | None = None, device: str = "cpu") 
         raise HPGMNError(
             f"{path} holds the runs of several models.", f"Choose one: {', '.join(folders)}"
         )
-    for name in (CONFIG_FILE, MODEL_FILE):
-        if not (path / name).is_file():
-            note = backup_note(path)
-            remedy = Remedy("Choose a folder of `hpgmn train`") | Remedy(
-                "Resume the interrupted run", option="resume", value=True
-            )
-            raise HPGMNError(
-                f"{path} is not a finished run folder: {name} is missing. {note}".rstrip(), remedy
-            )
+    _require_file(path, CONFIG_FILE)
     spec = read_spec(path)
-    saved = SavedModel.read(path / MODEL_FILE, model)
-    if spec.model != saved.entry.name:
+    saved: Predictor
+    if spec.model == ENSEMBLE:
+        _require_file(path, ENSEMBLE_FILE)
+        saved = SavedEnsemble.read(path, model)
+    else:
+        _require_file(path, MODEL_FILE)
+        saved = SavedModel.read(path / MODEL_FILE, model)
+    if spec.model != saved.name:
         raise HPGMNError(
-            f"{path} holds the {CONFIG_FILE} of {spec.model} and the {MODEL_FILE} of "
-            f"{saved.entry.name}.",
+            f"{path} holds the {CONFIG_FILE} of {spec.model} and the {MODEL_FILE} of {saved.name}.",
             "Restore the files of one run",
         )
     saved.require_stages()
     return Run(path, spec, saved, device=device)
+
+
+def _require_file(folder: Path, name: str) -> None:
+    """Refuse a folder without a file that every finished run has."""
+    if not (folder / name).is_file():
+        note = backup_note(folder)
+        remedy = Remedy("Choose a folder of `hpgmn train`") | Remedy(
+            "Resume the interrupted run", option="resume", value=True
+        )
+        raise HPGMNError(
+            f"{folder} is not a finished run folder: {name} is missing. {note}".rstrip(), remedy
+        )
 
 
 @dataclass(frozen=True)
@@ -134,14 +144,14 @@ class Run:
         self,
         folder: Path,
         spec: RunSpec,
-        model: SavedModel,
+        model: Predictor,
         *,
         graph: Graph | None = None,
         metrics: Mapping[str, Any] | None = None,
         device: str = "cpu",
     ) -> None:
         self.folder, self.spec, self.model, self.device = folder, spec, model, device
-        self._by_split: dict[int, SavedModel] = {}
+        self._by_split: dict[int, Predictor] = {}
         if graph is not None:
             self.graph = graph
         if metrics is not None:
@@ -228,7 +238,7 @@ class Run:
             return graph
         return self.load_graph(graph, add=add)
 
-    def models_of(self, split: int | None = None) -> tuple[int, SavedModel]:
+    def models_of(self, split: int | None = None) -> tuple[int, Predictor]:
         """Return the number of a split (None: the first) and the models of its seeds."""
         number = self.spec.splits[0] if split is None else split
         if number not in self._by_split:
@@ -396,7 +406,7 @@ class Run:
         *,
         split: int | None = None,
         graph: Graph | str | Path | None = None,
-    ) -> Explanation | ModelExplanation:
+    ) -> Explanation | ModelExplanation | EnsembleExplanation:
         """Explain the class of a node, or what the model has learned (None).
 
         Args:
@@ -406,6 +416,11 @@ class Run:
         """
         loaded = self._resolve(graph)
         _, models = self.models_of(split)
+        if isinstance(models, SavedEnsemble):
+            from hpgmn.explain.ensemble import explain_ensemble
+
+            return explain_ensemble(models, loaded, node, device=self.device)
+        assert isinstance(models, SavedModel)
         if node is None:
             from hpgmn.explain.model import explain_model
 

@@ -206,6 +206,11 @@ class Plan:
         return Stage(what, units, chain)
 
 
+def has_shards(statistic: str) -> bool:
+    """Return whether a range's rows of a statistic can be computed by themselves."""
+    return averaged_statistic(statistic) is None and statistic not in ("hops", "message_passing")
+
+
 def resolve_forms(settings: Any, shape: tuple[int, int], num_classes: int, *, sparse: bool) -> Any:
     """Replace ``auto`` in settings by the forms that shards use; raise SettingError for others.
 
@@ -217,10 +222,10 @@ def resolve_forms(settings: Any, shape: tuple[int, int], num_classes: int, *, sp
         shape: N and F.
         sparse: whether the attributes are sparse.
     """
-    refused = [name for name in settings.statistics if averaged_statistic(name) is not None]
+    refused = [name for name in settings.statistics if not has_shards(name)]
     if refused:
         raise SettingError(
-            f"Shards have no means over neighbours ({', '.join(refused)}).",
+            f"Shards have no {', '.join(refused)}: each reads rows of other ranges.",
             "Leave them out of statistics.",
         )
     if settings.soft_counts:

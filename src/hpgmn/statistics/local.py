@@ -24,7 +24,7 @@ from hpgmn.statistics.definitions import (
     Source,
     diffusion_is_sketched,
 )
-from hpgmn.statistics.operators import Grouped, NeighborMean, Statistic
+from hpgmn.statistics.operators import Grouped, LinkedAttributes, NeighborMean, Statistic
 from hpgmn.statistics.settings import (
     StatisticsSettings,
     averaged_statistic,
@@ -52,6 +52,10 @@ def definition(name: str) -> Definition:
         from hpgmn.statistics.diffusion_forms import Diffusion  # not among the defaults
 
         return Diffusion()
+    if name == "hops":
+        from hpgmn.statistics.hops import Hops
+
+        return Hops()
     return DEFINITIONS[name]
 
 
@@ -97,6 +101,12 @@ class LocalStatistics(Source):
             return SparseMatrix(matrix, self.device)
 
         return self.once(("propagation", neighbors, normalization, self_loop), compute)
+
+    def linked_attributes(self, neighbors: str, settings: StatisticsSettings) -> LinkedAttributes:
+        """Return the attributes with the matrix of message passing."""
+        self_loop = 0.0 if settings.mp_residual else 1.0
+        propagation = self.propagation(neighbors, settings.mp_normalization, self_loop)
+        return LinkedAttributes(self.attributes(settings.attributes_scaling), propagation)
 
     def two_hop(self, neighbors: str) -> SparseMatrix:
         """Return the symmetrically normalised matrix of nodes exactly two edges away, cached.
@@ -166,6 +176,8 @@ class LocalStatistics(Source):
             if inner is not None:
                 statistic = self._one(inner, request, settings, parts)
                 parts[key] = NeighborMean(statistic, self.propagation(request.mode, "row"))
+            elif name == "message_passing":
+                parts[key] = self.linked_attributes(request.mode, settings)
             elif definition(name).reads_labels:
                 parts[key] = definition(name).make(request, settings)
             else:

@@ -6,7 +6,7 @@ Every form offers ``times(W)``, ``some(nodes)`` for a batch of nodes, and dense 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from copy import copy
 from typing import Any
 
@@ -390,6 +390,33 @@ class NeighborMean(Statistic):
         return torch.from_numpy(weights.toarray()).to(inner) @ inner
 
 
+class LinkedAttributes(Statistic):
+    """Attributes together with the matrix along which a network passes messages."""
+
+    def __init__(self, attributes: Statistic, propagation: SparseMatrix) -> None:
+        self.attributes = attributes
+        self.propagation = propagation
+        self.width = attributes.width
+
+    @override
+    def times(
+        self, weight: Tensor, nodes: Tensor | None = None, columns: Tensor | None = None
+    ) -> Tensor:
+        return self.attributes.times(weight, nodes, columns)
+
+    @override
+    def rows(self, nodes: Tensor, replica: int = 0) -> Tensor:
+        return self.attributes.rows(nodes, replica)
+
+
+def propagate_linked(statistic: Statistic, hidden: Tensor) -> Tensor:
+    """Multiply hidden states (R, N, D) by the matrix of :class:`LinkedAttributes`."""
+    if isinstance(statistic, Grouped):
+        return statistic.of_members(propagate_linked, hidden)
+    assert isinstance(statistic, LinkedAttributes)
+    return split_replicas(statistic.propagation @ join_replicas(hidden), hidden.shape[0])
+
+
 def reindex(statistic: Statistic, columns: Tensor, width: int) -> Statistic:
     """Reindex a statistic; sparse rows stay sparse."""
     if not isinstance(statistic, SparseRows):
@@ -426,10 +453,14 @@ class Grouped(Statistic):
     def times(
         self, weight: Tensor, nodes: Tensor | None = None, columns: Tensor | None = None
     ) -> Tensor:
+        return self.of_members(lambda one, *inputs: one.times(*inputs), weight, nodes, columns)
+
+    def of_members(self, function: Callable[..., Tensor], *inputs: Tensor | None) -> Tensor:
+        """Apply ``function(statistic, *inputs)`` to each member and its replicas' inputs."""
         parts: list[Tensor] = []
         for statistic, replicas in self.members:
-            inputs = (_of_replicas(values, replicas) for values in (weight, nodes, columns))
-            parts += statistic.times(*inputs).unbind()
+            some = (_of_replicas(values, replicas) for values in inputs)
+            parts += function(statistic, *some).unbind()
         return torch.stack([parts[self.position[replica]] for replica in range(len(parts))])
 
     @override

@@ -10,9 +10,10 @@ from hpgmn.graph import NEIGHBORS
 STATISTICS = (
     *("attributes", "class_counts", "class_means", "diffusion", "adjacency"),
     *("neighbor_attributes", "neighbor_class_counts", "neighbor_class_means"),
-    "neighbor_adjacency",
+    *("neighbor_adjacency", "hops", "message_passing"),
 )
-"""The paper's four, adjacency rows, and means of these over neighbours (two-hop statistics)."""
+"""The paper's four, adjacency rows, means of these over neighbours (two-hop statistics), means of
+attributes over several hops, and the state of a message-passing network."""
 
 
 FORMS = ("dense", "implicit", "topk", "sketch")
@@ -94,6 +95,17 @@ class StatisticsSettings:
         "unit",
         "adjacency rows as they are, divided by the row's sum, or of unit length",
         choices=("raw", "fraction", "unit"),
+    )
+    hops: int = setting(2, "hops: mean attributes up to this number of edges away", low=1, high=10)
+    hops_dim: int = setting(0, "hops: columns of a random sketch of attributes; 0: none", low=0)
+    mp_normalization: str = setting(
+        "symmetric",
+        "message passing: the mean of neighbours, or degree exponents of -0.5 or -0.25 on both "
+        "sides of an edge",
+        choices=("row", "symmetric", "quarter"),
+    )
+    mp_residual: bool = setting(
+        True, "message passing: weights of their own for a node's own state; false: self-loops"
     )
 
 

@@ -96,6 +96,34 @@ def scarce_classes(counts: Array, class_names: Sequence[str]) -> list[str]:
     ]
 
 
+RARE, RARE_AMONG_MANY = 0.1, 0.2
+"""The rarer of two classes is rare below this share of the train nodes; the rarest of more classes
+below this part of an even share."""
+
+
+def fitting_metric(labels: Array, class_names: Sequence[str]) -> tuple[str, str]:
+    """Return the metric that fits the classes of train nodes, and the reason.
+
+    Args:
+        labels: of the train nodes, -1 where unknown.
+
+    >>> fitting_metric(np.array([0] * 95 + [1] * 5), ["paid", "fraud"])
+    ('average_precision', "5 % of the train nodes are of class 'fraud'")
+    >>> fitting_metric(np.array([0, 1, 1]), ["paid", "fraud"])
+    ('accuracy', 'no class is rare')
+    """
+    counts = np.bincount(labels[labels >= 0], minlength=len(class_names))
+    present = np.flatnonzero(counts)
+    if len(present) < 2:  # refused later
+        return "accuracy", "no class is rare"
+    rarest = int(present[counts[present].argmin()])
+    share = counts[rarest] / counts.sum()
+    if share >= (RARE if len(present) == 2 else RARE_AMONG_MANY / len(present)):
+        return "accuracy", "no class is rare"
+    metric = metric_for_skewed(len(class_names))
+    return metric, f"{100 * share:.2g} % of the train nodes are of class '{class_names[rarest]}'"
+
+
 def metric_for_skewed(num_classes: int) -> str:
     """Return the metric to use instead of accuracy where one class has nearly all nodes."""
     return "average_precision" if num_classes == 2 else "balanced_accuracy"

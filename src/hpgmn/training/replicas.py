@@ -199,6 +199,7 @@ def fit_replicas(
     identity: str = "",
     report: Callable[[Progress], None] | None = None,
     should_stop: Callable[[], bool] = lambda: False,
+    should_finish: Callable[[], bool] = lambda: False,
     memory_share: float = 1.0,
 ) -> Fitted:
     """Train replicas in groups of equal shape.
@@ -230,7 +231,9 @@ def fit_replicas(
                 len(replicas),
                 lambda: replica_groups(graph, entry, replicas, torch_device, sizes, memory_share),
             )
-            return _fit(task, entry, plan, (metric, positive), folder, identity, report, stop)
+            return _fit(
+                task, entry, plan, (metric, positive), folder, identity, report, stop, should_finish
+            )
 
     try:
         return run_training_thread(work)
@@ -256,6 +259,7 @@ def _fit(
     identity: str,
     report: Callable[[Progress], None] | None,
     should_stop: Callable[[], bool],
+    should_finish: Callable[[], bool],
 ) -> Fitted:
     results: list[tuple[list[int], TrainState, Tensor]] = []
     for number, positions in enumerate(plan):
@@ -267,7 +271,13 @@ def _fit(
         monitor = EpochMonitor(path, identity, (number, len(plan)), report, should_stop)
         with task.statistics.reporting(monitor.report_rows):
             state = train(
-                part, entry, metric=metric[0], positive=metric[1], state=state, watch=monitor
+                part,
+                entry,
+                metric=metric[0],
+                positive=metric[1],
+                state=state,
+                watch=monitor,
+                should_finish=should_finish,
             )
             if path is not None:
                 write_state(path, state, identity)

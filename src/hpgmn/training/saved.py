@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,15 +18,17 @@ from hpgmn.base.metrics import calibrated_probabilities, fit_temperatures, mean_
 from hpgmn.base.settings import make_settings, settings_dict
 from hpgmn.graph import Array, Graph
 from hpgmn.models import find_model, is_custom
-from hpgmn.models.hpgmn import estimator_logits, label_logits
 from hpgmn.models.stage import ModelEntry, Parameters, Replica, TrainingTask, logits
 from hpgmn.statistics import LocalStatistics
 from hpgmn.statistics.local import fix_sketches
+from hpgmn.training.on_graph import ModelOnGraph, require_finite
 
 if TYPE_CHECKING:
     from hpgmn.training.replicas import Fitted
 
 MODEL_FILE = "model.safetensors"
+SharedStatistics = dict[bool, LocalStatistics]
+"""The statistics of one graph for several models: of all nodes, and of those requested."""
 _TIED = ("diffusion", "adjacency", "neighbor_adjacency")  # their columns are the nodes trained on
 
 
@@ -59,83 +60,6 @@ def _check_content(
             raise ValueError(f"{len(scale)} temperatures for {replicas} runs")
         if not all(math.isfinite(value) and value > 0 for value in scale):
             raise ValueError("a temperature is not above 0")
-
-
-def require_finite(logits: Tensor, graph: Graph, nodes: Array | None = None) -> None:
-    """Refuse logits (R, M, C) with NaN or infinity; ``nodes`` (M,) are their positions."""
-    wrong = ~logits.isfinite().all(dim=-1).all(dim=0)
-    if not wrong.any():
-        return
-    row = int(torch.nonzero(wrong)[0])
-    node = row if nodes is None else int(nodes[row])
-    name = node if graph.node_ids is None else graph.node_ids[node]
-    top = float(np.abs(graph.x[[node]]).max())
-    raise HPGMNError(
-        f"The model has no finite output for {int(wrong.sum()):,} of {len(wrong):,} nodes of "
-        f"'{graph.name}', the first '{name}', whose attributes are up to {top:.3g}.",
-        Remedy("Correct attributes and edge weights") | "Scale them and train again",
-    )
-
-
-class ModelOnGraph:
-    """A trained model on one graph; statistics and outputs are computed once.
-
-    Args:
-        parameters: those of every stage; the attribute holds them on the task's device.
-        logits: (R, N, C) where they are known already.
-    """
-
-    def __init__(
-        self,
-        entry: ModelEntry,
-        task: TrainingTask,
-        parameters: Mapping[str, Parameters],
-        logits: Tensor | None = None,
-    ) -> None:
-        self.entry, self.task = entry, task
-        self.parameters: dict[str, Parameters] = {
-            stage: {name: value.to(task.device) for name, value in values.items()}
-            for stage, values in parameters.items()
-        }
-        if logits is not None:
-            self.logits = logits
-
-    @cached_property
-    def logits(self) -> Tensor:
-        """(R, N, C) on the CPU."""
-        values = logits(self.task, self.entry, self.parameters).cpu()
-        require_finite(values, self.task.graph)
-        return values
-
-    @cached_property
-    def label_logits(self) -> Tensor | None:
-        """(R, N, C) behind the pseudo-labels of HP-GMN's last stage; None for other models."""
-        if self.entry.name != "hpgmn":
-            return None
-        return label_logits(self.task, self.parameters)
-
-    @cached_property
-    def estimator_logits(self) -> Tensor | None:
-        """(R, N, C) of the label estimator on the CPU; None for a model without one."""
-        if "estimator" not in self.parameters:
-            return None
-        if self.label_logits is not None and "refinement" not in self.parameters:
-            return self.label_logits.cpu()
-        return estimator_logits(self.task, self.parameters["estimator"]).cpu()
-
-    def choose(self, positions: Sequence[int]) -> ModelOnGraph:
-        """Select replicas; outputs computed so far are kept."""
-        chosen = list(positions)
-        parameters = {
-            stage: {name: value[chosen] for name, value in values.items()}
-            for stage, values in self.parameters.items()
-        }
-        selected = ModelOnGraph(self.entry, self.task.subset(chosen), parameters)
-        for name in ("logits", "label_logits", "estimator_logits"):
-            value = self.__dict__.get(name)
-            if value is not None:
-                selected.__dict__[name] = value[chosen]
-        return selected
 
 
 @dataclass
@@ -320,9 +244,18 @@ class SavedModel:
         return cls(entry, replicas, done, labels, metadata, names, *scales)
 
     @property
+    def name(self) -> str:
+        """The name of the model."""
+        return self.entry.name
+
+    @property
     def class_names(self) -> tuple[str, ...]:
         """The names of the classes the model knows."""
         return tuple(self.metadata["class_names"])
+
+    def release(self) -> None:
+        """Free the memory of the latest graph's statistics and outputs."""
+        self._latest = None
 
     def require_stages(self) -> None:
         """Refuse a model without its label estimator, which pseudo-labels need."""
@@ -369,7 +302,12 @@ class SavedModel:
             return self.mean_temperatures[seeds[0]]
         return float(np.mean([self.temperatures[position] for position in kept]))
 
-    def on_graph(self, graph: Graph, device: torch.device | str = "cpu") -> ModelOnGraph:
+    def on_graph(
+        self,
+        graph: Graph,
+        device: torch.device | str = "cpu",
+        shared: SharedStatistics | None = None,
+    ) -> ModelOnGraph:
         """Apply the model to a graph, the training graph or another; the latest one is kept."""
         self.require_stages()
         latest = self._latest
@@ -379,39 +317,52 @@ class SavedModel:
             or latest.task.device != torch.device(device)
         ):
             self._latest = None  # frees its memory first
-            latest = ModelOnGraph(self.entry, self._task(graph, device), self.done)
+            latest = ModelOnGraph(self.entry, self._task(graph, device, None, shared), self.done)
             self._latest = latest
         return latest
 
     def logits(
-        self, graph: Graph, device: torch.device | str = "cpu", nodes: Array | None = None
+        self,
+        graph: Graph,
+        device: torch.device | str = "cpu",
+        nodes: Array | None = None,
+        shared: SharedStatistics | None = None,
     ) -> Tensor:
         """Return logits (R, M, C) of the nodes of a graph.
 
         Args:
             nodes: ascending positions of the requested nodes; None for all.
+            shared: statistics of this graph and these nodes, extended by those that it lacks.
         """
         if nodes is None:
-            return self.on_graph(graph, device).logits
-        task = self._task(graph, device, nodes)
+            return self.on_graph(graph, device, shared).logits
+        task = self._task(graph, device, nodes, shared)
         part = ModelOnGraph(self.entry, task, self.done)
         values = logits(task, self.entry, part.parameters, torch.from_numpy(nodes)).cpu()
         require_finite(values, graph, nodes)
         return values
 
     def mean_probabilities(
-        self, graph: Graph, device: torch.device | str = "cpu", nodes: Array | None = None
+        self,
+        graph: Graph,
+        device: torch.device | str = "cpu",
+        nodes: Array | None = None,
+        shared: SharedStatistics | None = None,
     ) -> Tensor:
         """Return class probabilities (M, C) averaged over the replicas, the seeds of one split.
 
         The average is calibrated, not its members: it predicts the classes that ``metrics.json``
         scores.
         """
-        mean = mean_logits(self.logits(graph, device, nodes))[None]
+        mean = mean_logits(self.logits(graph, device, nodes, shared))[None]
         return calibrated_probabilities(mean, self.mean_temperatures[:1])[0].float()
 
     def _task(
-        self, graph: Graph, device: torch.device | str = "cpu", nodes: Array | None = None
+        self,
+        graph: Graph,
+        device: torch.device | str,
+        nodes: Array | None,
+        shared: SharedStatistics | None,
     ) -> TrainingTask:
         self.require_stages()
         if graph.num_features != self.metadata["num_features"]:
@@ -427,7 +378,11 @@ class SavedModel:
         # HP-GMN reads the rows of the requested nodes only, unless refinement labels all nodes.
         reads_all = self.entry.name != "hpgmn" or "refinement" in self.done
         rows = None if reads_all else nodes
-        statistics = LocalStatistics(graph, device, columns=columns, width=width, nodes=rows)
+        statistics = None if shared is None else shared.get(rows is None)
+        if statistics is None:
+            statistics = LocalStatistics(graph, device, columns=columns, width=width, nodes=rows)
+            if shared is not None:
+                shared[rows is None] = statistics
         known = np.arange(width) if columns is None else columns
         labels = np.where(known >= 0, self.train_labels[:, np.maximum(known, 0)], -1)
         nothing, classes = np.full_like(labels, -1), len(self.class_names)

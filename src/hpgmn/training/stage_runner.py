@@ -219,10 +219,8 @@ class StageRunner:
         self.trained = {
             name: parameter
             for name, parameter in all_parameters(self.model).items()
-            if not name.startswith(stage.frozen or ("\0",))
+            if parameter.requires_grad
         }
-        for name, parameter in all_parameters(self.model).items():
-            parameter.requires_grad_(name in self.trained)
         self._parallel = self.ranks.average_gradients(self.model)
         self._consistency_weights = torch.tensor(
             [settings.consistency_weight for settings in stage.consistency or ()], device=device

@@ -318,10 +318,14 @@ def require_identity(stored: object, identity: str, folder: Path) -> None:
         )
 
 
-def read_seconds(path: Path) -> float:
-    """Return the seconds that a saved training has taken so far."""
+def read_spent(path: Path) -> tuple[float, int]:
+    """Return the seconds and the epochs that a saved training has taken so far."""
     with _report_damage(path):
-        return float(sum(read_tensors(path)[1]["seconds"].values()))
+        tensors, metadata = read_tensors(path)
+        seconds, current = metadata["seconds"], metadata["current"]
+        finished = sum(len(tensors[f"history/{stage}/loss"]) for stage in metadata["stages"])
+        epochs = finished + (current["epoch"] if current else 0)
+        return float(seconds["statistics"] + seconds["training"]), epochs
 
 
 def read_state(path: Path, identity: str, device: torch.device | str = "cpu") -> TrainState:

@@ -283,6 +283,7 @@ def train(
     positive: int = 1,
     state: TrainState | None = None,
     watch: Watcher | None = None,
+    should_finish: Callable[[], bool] = lambda: False,
 ) -> TrainState:
     """Train every stage of a model on a graph.
 
@@ -295,7 +296,13 @@ def train(
         require_packages(entry)
         return train_rounds(task, entry, metric_of(metric, positive), state, watch)
     stages = entry.stages_of(task.settings[0])
-    return train_stages(task, stages, metric=metric_of(metric, positive), state=state, watch=watch)
+    return train_stages(
+        *(task, stages),
+        metric=metric_of(metric, positive),
+        state=state,
+        watch=watch,
+        should_finish=should_finish,
+    )
 
 
 def train_stages(
@@ -306,13 +313,14 @@ def train_stages(
     state: TrainState | None = None,
     watch: Watcher | None = None,
     ranks: Ranks | None = None,
+    should_finish: Callable[[], bool] = lambda: False,
 ) -> TrainState:
     """Train stages in order; of several ranks each calls this with a task of its own rows."""
     state = state or TrainState()
     ranks = ranks or Ranks(device=task.device)
     for name, build in stages.items():
         if name not in state.done:
-            _run_stage(task, name, build, state, metric, watch, ranks)
+            _run_stage(task, name, build, state, metric, watch, ranks, should_finish)
     return state
 
 
@@ -373,6 +381,7 @@ def _run_stage(
     metric: Metric,
     watch: Watcher | None,
     ranks: Ranks,
+    should_finish: Callable[[], bool],
 ) -> None:
     replicas, current = len(task.replicas), state.current
     live = list(range(replicas)) if current is None else current.live
@@ -408,6 +417,8 @@ def _run_stage(
         if watch is not None:
             watch(state, runner.stage)
             last = _count_seconds(state, name, last)  # reading the numbers waits for a GPU
+        if should_finish():
+            break
 
     def cause(number: int) -> tuple[str, Remedy]:
         alone, stage = build_stage(task, build, state, [number])

@@ -232,7 +232,7 @@ def test_the_main_stage_starts_from_the_trained_prior(build, prior):
     assert (before.name, before.epochs, before.patience) == ("prior", 7, 3)
     stage, trained = main_from(built.task)
     assert (stage.epochs, stage.patience) == (300, 100)
-    assert not stage.frozen
+    assert all(value.requires_grad for value in stage.model.parameters())
     load_parameters(stage.model, stage.initial)
     load_parameters(before.model, trained)
     with torch.no_grad():

@@ -1,7 +1,8 @@
 """Write ``docs/RESULTS.md`` and its picture from the records in ``lab/results`` (``make results``).
 
-Reads ``reproduction.jsonl`` (cells of ``hpgmn reproduce``), ``portfolio.jsonl`` (graphs given by
-path) and ``shipped-runs.md`` (a note of earlier runs). The same records give the same page.
+Reads ``ensembles.jsonl`` and ``reproduction.jsonl`` (``hpgmn reproduce``), ``portfolio.jsonl``
+(graphs given by path) and ``shipped-runs.md`` (a note of earlier runs). The same records give the
+same page.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from hpgmn_lab.reproduction.cells import Records
 from hpgmn_lab.reproduction.documents import Document, document, markdown
 from hpgmn_lab.reproduction.figure import write_figure
 from hpgmn_lab.reproduction.plan import EXPERIMENTS, experiment
-from hpgmn_lab.results import portfolio
+from hpgmn_lab.results import ensembles, portfolio
 
 PAGE, PICTURES = "RESULTS.md", "pictures"
 
@@ -30,10 +31,15 @@ def page(results: Path) -> tuple[str, list[Document]]:
     documents = [document(experiment(name), cells) for name in EXPERIMENTS]
     earlier = portfolio.read_untuned(results / "portfolio.jsonl", cells)
     untuned = earlier.pop("")
+    pools = ensembles.read_pools(results / "ensembles.jsonl")
     note = results / "shipped-runs.md"
     text = render(
         "results.md.j2",
         paper=paper,
+        pools=pools,
+        single=ensembles.single_frame(pools),
+        ensemble=ensembles.ensemble_frame(pools),
+        pool_commands=ensembles.command_frame(pools),
         documents=[
             markdown(each, level=2, pictures=f"{PICTURES}/").strip()
             for each in documents

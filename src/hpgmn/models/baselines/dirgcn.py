@@ -17,8 +17,9 @@ from hpgmn.base.sparse import SparseMatrix
 from hpgmn.graph import Graph
 from hpgmn.models.baselines.baseline import (
     Baseline,
-    BaselineSettings,
+    DeepSettings,
     attributes_input,
+    deep_floats,
     single_stage,
     stack_layers,
 )
@@ -28,7 +29,7 @@ from hpgmn.statistics import Statistic
 
 
 @dataclass(frozen=True, kw_only=True)
-class DirGCNSettings(BaselineSettings):
+class DirGCNSettings(DeepSettings):
     """Settings of Dir-GCN."""
 
     layers: int = setting(3, "number of layers", low=1, high=16)
@@ -77,7 +78,7 @@ class DirGCN(Baseline, NodeModel):
     length; logits = W·max(H⁽¹⁾, …, H⁽ᴸ⁾) + b, or of their concatenation. With ``jump`` "none"
     the last layer gives the logits. This is the authors' code, but for dropout of input columns,
     which is added and off by default. Without ``self_loop``, as there, a node's own attributes
-    reach it along edges only.
+    reach it along edges only. ``residual`` and ``norm``: :meth:`Baseline.connect_layers`.
     """
 
     def __init__(self, task: TrainingTask) -> None:
@@ -86,13 +87,14 @@ class DirGCN(Baseline, NodeModel):
         self.jump, self.unit_layers = first.jump, first.unit_layers
         widths = [task.graph.num_features, *[first.hidden_dim] * first.layers]
         self.classify: Linear | None = None
-        if first.jump == "none":
-            widths[-1] = task.num_classes
-        else:
+        if first.jump != "none" or first.is_deep:
             joined = first.hidden_dim * (first.layers if first.jump == "concat" else 1)
             self.classify = Linear(replicas, joined, task.num_classes)
+        else:
+            widths[-1] = task.num_classes
         layer = partial(_BothWays, out_share=first.out_share)
         self.convolve = stack_layers(layer, replicas, widths)
+        self.connect_layers(task, self.convolve, widths, has_classifier=False)
 
     @override
     def outputs(self, inputs: Mapping[str, Any], noise: Noise | None, *, penalties: bool) -> Output:
@@ -103,11 +105,13 @@ class DirGCN(Baseline, NodeModel):
             if number:
                 hidden = self._activate(hidden, noise, number)
                 states.append(hidden)
-            hidden = layer(propagation, hidden, columns)
+            output = layer(propagation, hidden, columns)
+            hidden = self.connect(number, output, hidden, columns, noise)
         if self.classify is None:
             return Output(hidden)
-        states.append(self._activate(hidden, noise, len(self.convolve)))
-        return Output(self.classify(jump(states, self.jump)))
+        hidden = self._activate(hidden, noise, len(self.convolve))
+        joined = hidden if self.jump == "none" else jump([*states, hidden], self.jump)
+        return Output(self.classify(joined))
 
     def _activate(self, hidden: Tensor, noise: Noise | None, number: int) -> Tensor:
         hidden = relu_dropout(hidden, self.drop_rate, noise, f"hidden.{number}")
@@ -126,4 +130,4 @@ def _floats(graph: Graph, settings: DirGCNSettings) -> tuple[int, int]:
     return parameters, width * settings.layers * (2 * ways + 6)
 
 
-ENTRY = ModelEntry("dirgcn", DirGCNSettings, single_stage(DirGCN, _inputs), _floats)
+ENTRY = ModelEntry("dirgcn", DirGCNSettings, single_stage(DirGCN, _inputs), deep_floats(_floats))

@@ -166,7 +166,7 @@ class DSSL(NodeModel):
         width = first.hidden_dim
         self.samples, self.factors = first.samples, first.factors
         self.online = Encoder(task)
-        self.target = Encoder(task, TargetConvolution)
+        self.target = Encoder(task, TargetConvolution).requires_grad_(False)
         self.infer = MLP(replicas, [width, width, first.factors])
         self.predict = MLP(replicas, [width, width, width])
         self.explain = MLP(replicas, [first.factors, width, width])
@@ -268,7 +268,7 @@ class LogisticRegression(RowModel):
         first, replicas = task.settings[0], len(task.replicas)
         self.standardise: Standardised | None = None
         if first.embedding_scaling == "standard":
-            self.standardise = Standardised(replicas, first.hidden_dim)
+            self.standardise = Standardised(replicas, first.hidden_dim).requires_grad_(False)
         self.classify = Linear(replicas, first.hidden_dim, task.num_classes)
 
     @override
@@ -305,7 +305,6 @@ def _representation(task: TrainingTask, done: Mapping[str, Parameters]) -> Train
             "prototype": task.values("prototype_weight"),
             "entropy": task.values("entropy_weight"),
         },
-        frozen=("target.",),
         is_supervised=False,
         after_step=partial(_update_target, momentum[:, None, None]),
     )
@@ -322,11 +321,7 @@ def _main(task: TrainingTask, done: Mapping[str, Parameters]) -> TrainingStage:
             "standardise.scale": torch.where(differs, 1 / spread, 0.0),
         }
     return main_stage(
-        task,
-        LogisticRegression(task),
-        {"embeddings": embeddings.contiguous()},
-        initial=initial,
-        frozen=("standardise.",),
+        task, LogisticRegression(task), {"embeddings": embeddings.contiguous()}, initial=initial
     )
 
 

@@ -11,10 +11,17 @@ from torch import Tensor, nn
 from torch.nn import functional
 from typing_extensions import override
 
-from hpgmn.base.randomness import DropRate, Noise, dropout
+from hpgmn.base.randomness import DropRate, Noise, dropout, relu_dropout
 from hpgmn.base.settings import dropout_setting, setting
 from hpgmn.graph import Graph
-from hpgmn.models.baselines.baseline import Baseline, GraphSettings, attributes_input, single_stage
+from hpgmn.models.baselines.baseline import (
+    Baseline,
+    DeepSettings,
+    GraphSettings,
+    attributes_input,
+    deep_floats,
+    single_stage,
+)
 from hpgmn.models.baselines.edge_pattern import EdgePattern, add_self_loops
 from hpgmn.models.layers import Initialised, NodeModel, Output, product
 from hpgmn.models.stage import ModelEntry, TrainingTask
@@ -22,7 +29,7 @@ from hpgmn.statistics.operators import Statistic
 
 
 @dataclass(frozen=True, kw_only=True)
-class GATSettings(GraphSettings):
+class GATSettings(DeepSettings, GraphSettings):
     """Settings of GAT."""
 
     layers: int = setting(2, "number of layers", low=1, high=16)
@@ -81,20 +88,24 @@ class GATConvolution(Initialised):
 class GAT(Baseline, NodeModel):
     """H⁽ˡ⁾ = ELU of :class:`GATConvolution` of H⁽ˡ⁻¹⁾; the last averages its heads, without ELU.
 
-    The paper drops entries of every layer's input, here of the attributes whole columns.
+    The paper drops entries of every layer's input, here of the attributes whole columns. With
+    ``residual`` or ``norm`` (:meth:`Baseline.connect_layers`) ReLU replaces ELU, and every layer
+    concatenates its heads.
     """
 
     def __init__(self, task: TrainingTask) -> None:
         super().__init__(task)
         first, replicas = task.settings[0], len(task.replicas)
         heads, width = first.heads, -(-first.hidden_dim // first.heads)
-        *hidden, last = [task.graph.num_features, *[heads * width] * (first.layers - 1)]
+        widths = [task.graph.num_features, *[heads * width] * first.layers]
         self.convolve = nn.ModuleList(
-            GATConvolution(replicas, inputs, width, heads, concat=True) for inputs in hidden
+            GATConvolution(replicas, inputs, width, heads, concat=True) for inputs in widths[:-1]
         )
-        self.convolve.append(
-            GATConvolution(replicas, last, task.num_classes, first.output_heads, concat=False)
-        )
+        if not first.is_deep:
+            self.convolve[-1] = GATConvolution(
+                replicas, widths[-2], task.num_classes, first.output_heads, concat=False
+            )
+        self.connect_layers(task, self.convolve, widths)
         self.attention_rate = task.drop_rate("attention_dropout")
 
     @override
@@ -103,9 +114,18 @@ class GAT(Baseline, NodeModel):
         columns = self.column_factors(hidden, noise)
         for number, layer in enumerate(self.convolve):
             if number:
-                hidden = dropout(functional.elu(hidden), self.drop_rate, noise, f"hidden.{number}")
-            hidden = layer(edges, hidden, columns, self.attention_rate, noise, f"layer.{number}")
-        return Output(hidden)
+                hidden = self._activate(hidden, noise, number)
+            output = layer(edges, hidden, columns, self.attention_rate, noise, f"layer.{number}")
+            hidden = self.connect(number, output, hidden, columns, noise)
+        if self.classifier is None:
+            return Output(hidden)
+        return Output(self.classifier(self._activate(hidden, noise, len(self.convolve))))
+
+    def _activate(self, hidden: Tensor, noise: Noise | None, number: int) -> Tensor:
+        place = f"hidden.{number}"
+        if self.classifier is None:
+            return dropout(functional.elu(hidden), self.drop_rate, noise, place)
+        return relu_dropout(hidden, self.drop_rate, noise, place)
 
 
 def _inputs(task: TrainingTask) -> dict[str, Any]:
@@ -122,4 +142,4 @@ def _floats(graph: Graph, settings: GATSettings) -> tuple[int, int]:
     return parameters, width * (10 * settings.layers + 4) + int(12 * edges * attention)
 
 
-ENTRY = ModelEntry("gat", GATSettings, single_stage(GAT, _inputs), _floats)
+ENTRY = ModelEntry("gat", GATSettings, single_stage(GAT, _inputs), deep_floats(_floats))

@@ -14,18 +14,20 @@ from hpgmn.base.settings import setting
 from hpgmn.graph import Graph
 from hpgmn.models.baselines.baseline import (
     Baseline,
+    DeepSettings,
     GraphSettings,
+    deep_floats,
     layer_widths,
     propagation_inputs,
     single_stage,
     stack_layers,
 )
 from hpgmn.models.layers import Convolution, Linear, NodeModel, Output, jump
-from hpgmn.models.stage import ModelEntry, TrainingTask
+from hpgmn.models.stage import ModelEntry, TrainingTask, default_floats
 
 
 @dataclass(frozen=True, kw_only=True)
-class GCNSettings(GraphSettings):
+class GCNSettings(DeepSettings, GraphSettings):
     """Settings of GCN."""
 
     layers: int = setting(2, "number of layers", low=1, high=16)
@@ -49,11 +51,14 @@ class GCN(Baseline, NodeModel):
 
     With ``neighbors`` other than "undirected", rows are normalised by the degrees of the edges
     read and columns by those of the edges that lead there; PyG takes one degree for both.
+    ``residual`` and ``norm``: :meth:`Baseline.connect_layers`.
     """
 
     def __init__(self, task: TrainingTask) -> None:
         super().__init__(task)
-        self.convolve = stack_layers(Convolution, len(task.replicas), layer_widths(task))
+        widths = layer_widths(task)
+        self.convolve = stack_layers(Convolution, len(task.replicas), widths)
+        self.connect_layers(task, self.convolve, widths)
 
     @override
     def outputs(self, inputs: Mapping[str, Any], noise: Noise | None, *, penalties: bool) -> Output:
@@ -74,6 +79,7 @@ class GCNJK(Baseline, NodeModel):
         self.jump = first.jump
         widths = [task.graph.num_features, *[first.hidden_dim] * first.layers]
         self.convolve = stack_layers(Convolution, replicas, widths)
+        self.connect_layers(task, self.convolve, widths, has_classifier=False)
         joined = first.hidden_dim * (first.layers if first.jump == "concat" else 1)
         self.classify = Linear(replicas, joined, task.num_classes)
 
@@ -82,9 +88,10 @@ class GCNJK(Baseline, NodeModel):
         hidden, propagation = inputs["attributes"], inputs["propagation"]
         columns = self.column_factors(hidden, noise)
         states: list[Tensor] = []
-        for number, layer in enumerate(self.convolve, start=1):
-            hidden = layer(propagation, hidden, columns)
-            hidden = relu_dropout(hidden, self.drop_rate, noise, f"hidden.{number}")
+        for number, layer in enumerate(self.convolve):
+            output = layer(propagation, hidden, columns)
+            output = self.connect(number, output, hidden, columns, noise)
+            hidden = relu_dropout(output, self.drop_rate, noise, f"hidden.{number + 1}")
             states.append(hidden)
         return Output(self.classify(jump(states, self.jump)))
 
@@ -98,5 +105,7 @@ def _jk_floats(graph: Graph, settings: GCNJKSettings) -> tuple[int, int]:
     return parameters, settings.hidden_dim * (4 * settings.layers + 8)
 
 
-ENTRY = ModelEntry("gcn", GCNSettings, single_stage(GCN, _inputs))
-JK_ENTRY = ModelEntry("gcn-jk", GCNJKSettings, single_stage(GCNJK, _inputs), _jk_floats)
+ENTRY = ModelEntry("gcn", GCNSettings, single_stage(GCN, _inputs), deep_floats(default_floats))
+JK_ENTRY = ModelEntry(
+    "gcn-jk", GCNJKSettings, single_stage(GCNJK, _inputs), deep_floats(_jk_floats)
+)

@@ -14,7 +14,9 @@ from hpgmn.base.settings import setting
 from hpgmn.graph import Graph
 from hpgmn.models.baselines.baseline import (
     Baseline,
+    DeepSettings,
     GraphSettings,
+    deep_floats,
     layer_widths,
     propagation_inputs,
     single_stage,
@@ -25,7 +27,7 @@ from hpgmn.models.stage import ModelEntry, TrainingTask
 
 
 @dataclass(frozen=True, kw_only=True)
-class GraphSAGESettings(GraphSettings):
+class GraphSAGESettings(DeepSettings, GraphSettings):
     """Settings of GraphSAGE."""
 
     layers: int = setting(2, "number of layers", low=1, high=16)
@@ -36,12 +38,15 @@ class GraphSAGE(Baseline, NodeModel):
 
     The mean reads all neighbours; the paper samples some of them, and offers LSTM and pooling
     instead of the mean. As in PyG's SAGEConv by default, states are not scaled to unit length. A
-    node without neighbours has a mean of zeros.
+    node without neighbours has a mean of zeros. ``residual`` and ``norm``:
+    :meth:`Baseline.connect_layers`.
     """
 
     def __init__(self, task: TrainingTask) -> None:
         super().__init__(task)
-        self.convolve = stack_layers(AggregationLinear, len(task.replicas), layer_widths(task))
+        widths = layer_widths(task)
+        self.convolve = stack_layers(AggregationLinear, len(task.replicas), widths)
+        self.connect_layers(task, self.convolve, widths)
 
     @override
     def outputs(self, inputs: Mapping[str, Any], noise: Noise | None, *, penalties: bool) -> Output:
@@ -59,5 +64,5 @@ ENTRY = ModelEntry(
     "graphsage",
     GraphSAGESettings,
     single_stage(GraphSAGE, partial(propagation_inputs, normalization="row")),
-    _floats,
+    deep_floats(_floats),
 )

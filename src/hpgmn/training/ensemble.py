@@ -1,0 +1,387 @@
+"""An ensemble of trained models, and what every trained model that predicts has in common."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hpgmn.base.errors import HPGMNError, Remedy
+from hpgmn.base.files import (
+    RESTORE,
+    RUN_FORMAT,
+    check_format,
+    damaged_file,
+    digest,
+    file_checksum,
+    verify_run_checksum,
+    with_checksum,
+    write_text,
+)
+from hpgmn.base.metrics import calibrated_probabilities, fit_temperatures, mean_logits
+from hpgmn.base.parsing import read_json
+from hpgmn.graph import Array, Graph
+from hpgmn.models import is_custom
+from hpgmn.models.stage import Replica
+from hpgmn.training.saved import MODEL_FILE, SavedModel, SharedStatistics
+
+ENSEMBLE = "ensemble"
+"""The name of the model in configs and metrics."""
+ENSEMBLE_FILE, MEMBERS_FOLDER = "ensemble.json", "members"
+
+Weights = Mapping[str, Sequence[float]]
+"""For each member the weight of each of its replicas; those of a split add up to one over all
+members and seeds."""
+
+
+class Predictor(Protocol):
+    """A trained model as predictions, scores, explanations and reports use it.
+
+    Attributes:
+        metadata: name, fingerprint, sizes, class names and preparation of the training graph.
+        node_ids: ids of the training graph's nodes, if it has any.
+        train_labels: (R, N), -1 outside the train nodes.
+    """
+
+    metadata: dict[str, Any]
+    node_ids: Array | None
+    train_labels: Array
+
+    @property
+    def name(self) -> str:
+        """The name of the model."""
+        ...
+
+    @property
+    def replicas(self) -> list[Replica]:
+        """R of them: their splits and seeds."""
+        ...
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """The names of the classes the model knows."""
+        ...
+
+    def require_stages(self) -> None:
+        """Refuse a model that cannot predict on a graph."""
+        ...
+
+    def choose(self, positions: Sequence[int]) -> Predictor:
+        """Select replicas."""
+        ...
+
+    def known_positions(self, graph: Graph) -> Array | None:
+        """Return the position of each node in the training graph, -1 if new; None for itself."""
+        ...
+
+    def logits(
+        self, graph: Graph, device: torch.device | str = "cpu", nodes: Array | None = None
+    ) -> Tensor:
+        """Return logits (R, M, C) of all nodes of a graph, or of those at some positions."""
+        ...
+
+    def mean_probabilities(
+        self, graph: Graph, device: torch.device | str = "cpu", nodes: Array | None = None
+    ) -> Tensor:
+        """Return calibrated class probabilities (M, C) averaged over the replicas."""
+        ...
+
+
+def mix_logits(parts: Sequence[tuple[float, Tensor]]) -> Tensor:
+    """Return the weighted mean of log-probabilities, from weights and logits (…, C)."""
+    total = torch.zeros_like(parts[0][1], dtype=torch.float64)
+    for weight, logits in parts:
+        total += weight * logits.double().log_softmax(dim=-1)
+    return total.float()
+
+
+def member_folder(name: str) -> str:
+    """Return the name of a member's folder, different for different names.
+
+    >>> member_folder("hpgmn-sum"), member_folder("a/b")
+    ('hpgmn-sum', 'a-b-c14cddc0')
+    """
+    safe = re.sub(r"[^A-Za-z0-9_-]+", "-", name)[:80]
+    return safe if safe == name else f"{safe}-{digest(name)[:8]}"
+
+
+@dataclass
+class SavedEnsemble:
+    """Trained models whose log-probabilities are averaged; one replica for each split.
+
+    Attributes:
+        members: by name; each has only replicas with a weight above 0.
+        weights: for each member the weights of its replicas.
+        splits: R of them.
+        temperatures: R, which divide logits before the softmax; 1 by default.
+    """
+
+    members: dict[str, SavedModel]
+    weights: dict[str, list[float]]
+    splits: list[int]
+    temperatures: list[float] = field(default_factory=list)
+    _latest: tuple[Graph, torch.device, Tensor] | None = field(
+        default=None, init=False, repr=False, compare=False
+    )
+
+    def __post_init__(self) -> None:
+        """Fill in the temperatures, and refuse members that do not fit together."""
+        self.temperatures = self.temperatures or [1.0] * len(self.splits)
+        self._check()
+        first = next(iter(self.members.values()))
+        self.metadata, self.node_ids = first.metadata, first.node_ids
+        self.train_labels = np.stack([self._labels(split) for split in self.splits])
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Copy and pickle without the cached outputs."""
+        return {**self.__dict__, "_latest": None}
+
+    @classmethod
+    def of(
+        cls, members: Mapping[str, SavedModel], weights: Weights, splits: Sequence[int]
+    ) -> SavedEnsemble:
+        """Create an ensemble; replicas and members without weight are left out."""
+        kept: dict[str, SavedModel] = {}
+        kept_weights: dict[str, list[float]] = {}
+        for name, model in members.items():
+            places = [place for place, weight in enumerate(weights[name]) if weight > 0]
+            if places:
+                is_all = len(places) == len(model.replicas)
+                kept[name] = model if is_all else model.choose(places)
+                kept_weights[name] = [float(weights[name][place]) for place in places]
+        return cls(kept, kept_weights, list(splits))
+
+    def _check(self) -> None:
+        """Raise ValueError for weights that are not shares, HPGMNError for different graphs."""
+        sums = dict.fromkeys(self.splits, 0.0)
+        for name, model in self.members.items():
+            for replica, weight in zip(model.replicas, self.weights[name], strict=True):
+                if not weight > 0 or replica.split not in sums:
+                    raise ValueError(f"'{name}' has the weight {weight} in split {replica.split}")
+                sums[replica.split] += weight
+        if not sums or not all(math.isclose(value, 1, rel_tol=1e-6) for value in sums.values()):
+            raise ValueError("the weights of a split do not add up to one")
+        if len(self.temperatures) != len(sums) or len(sums) != len(self.splits):
+            raise ValueError(f"{len(self.temperatures)} temperatures, {len(self.splits)} splits")
+        if not all(math.isfinite(value) and value > 0 for value in self.temperatures):
+            raise ValueError("a temperature is not above 0")
+        (first, model), *others = self.members.items()
+        for name, other in others:
+            for key in ("fingerprint", "num_nodes", "num_features", "class_names"):
+                if other.metadata[key] != model.metadata[key]:
+                    raise HPGMNError(
+                        f"The members '{first}' and '{name}' of the ensemble were trained on "
+                        "different graphs.",
+                        Remedy("Restore the members of one run") | "Train again",
+                    )
+
+    def _labels(self, split: int) -> Array:
+        """Return the (N,) train labels of a split, which all its members share."""
+        rows = [
+            labels
+            for model in self.members.values()
+            for replica, labels in zip(model.replicas, model.train_labels, strict=True)
+            if replica.split == split
+        ]
+        if not all(np.array_equal(labels, rows[0]) for labels in rows):
+            raise HPGMNError(
+                f"The members of the ensemble were trained on different nodes of split {split}.",
+                Remedy("Restore the members of one run") | "Train again",
+            )
+        return np.asarray(rows[0])
+
+    @property
+    def name(self) -> str:
+        """The name of the model."""
+        return ENSEMBLE
+
+    @property
+    def replicas(self) -> list[Replica]:
+        """One for each split."""
+        return [Replica(split, 0, None) for split in self.splits]
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """The names of the classes the model knows."""
+        return tuple(self.metadata["class_names"])
+
+    def mean_weights(self) -> dict[str, float]:
+        """Return the weight of each member, summed over seeds and averaged over splits."""
+        return {name: sum(weights) / len(self.splits) for name, weights in self.weights.items()}
+
+    def explained(self) -> list[str]:
+        """Return the members in the order in which they explain the ensemble: HP-GMN first."""
+        weights = self.mean_weights()
+        return sorted(
+            self.members, key=lambda name: (self.members[name].name != "hpgmn", -weights[name])
+        )
+
+    def calibrate(self, logits: Tensor, y: Array, val: Sequence[Array]) -> None:
+        """Fit the temperatures of logits (R, N, C) to validation nodes, R masks."""
+        self.temperatures = fit_temperatures(logits, y, val)
+
+    def require_stages(self) -> None:
+        """Refuse an ensemble with a member that cannot predict on a graph."""
+        for model in self.members.values():
+            model.require_stages()
+
+    def choose(self, positions: Sequence[int]) -> SavedEnsemble:
+        """Select splits; members without weight there are left out."""
+        splits = [self.splits[position] for position in positions]
+        weights = {
+            name: [
+                weight if replica.split in splits else 0.0
+                for replica, weight in zip(model.replicas, self.weights[name], strict=True)
+            ]
+            for name, model in self.members.items()
+        }
+        chosen = SavedEnsemble.of(self.members, weights, splits)
+        chosen.temperatures = [self.temperatures[position] for position in positions]
+        if self._latest is not None:
+            graph, device, logits = self._latest
+            chosen._latest = (graph, device, logits[list(positions)])
+        return chosen
+
+    def known_positions(self, graph: Graph) -> Array | None:
+        """Return the position of each node in the training graph, -1 if new; None for itself."""
+        return next(iter(self.members.values())).known_positions(graph)
+
+    def logits(
+        self, graph: Graph, device: torch.device | str = "cpu", nodes: Array | None = None
+    ) -> Tensor:
+        """Return the mean log-probabilities (R, M, C) of the nodes of a graph.
+
+        Members share the graph's statistics, and are dropped from memory one after the other.
+
+        Args:
+            nodes: ascending positions of the requested nodes; None for all.
+        """
+        where = torch.device(device)
+        if nodes is None and self._latest is not None:
+            known, known_device, logits = self._latest
+            if known is graph and known_device == where:
+                return logits
+        parts: dict[int, list[tuple[float, Tensor]]] = {split: [] for split in self.splits}
+        shared: SharedStatistics = {}
+        for name, model in self.members.items():
+            values = model.logits(graph, device, nodes, shared)
+            model.release()
+            for replica, weight, row in zip(
+                model.replicas, self.weights[name], values, strict=True
+            ):
+                parts[replica.split].append((weight, row))
+        mixed = torch.stack([mix_logits(parts[split]) for split in self.splits])
+        if nodes is None:
+            self._latest = (graph, where, mixed)
+        return mixed
+
+    def mean_probabilities(
+        self, graph: Graph, device: torch.device | str = "cpu", nodes: Array | None = None
+    ) -> Tensor:
+        """Return calibrated class probabilities (M, C) of the nodes of a graph, of one split."""
+        mean = mean_logits(self.logits(graph, device, nodes))[None]
+        return calibrated_probabilities(mean, self.temperatures[:1])[0].float()
+
+    def write(self, folder: Path) -> None:
+        """Write ``ensemble.json`` and the members' models."""
+        rows = []
+        for name, model in self.members.items():
+            path = folder / MEMBERS_FOLDER / member_folder(name) / MODEL_FILE
+            path.parent.mkdir(parents=True, exist_ok=True)
+            model.write(path)
+            weights = [
+                [replica.split, replica.seed, weight]
+                for replica, weight in zip(model.replicas, self.weights[name], strict=True)
+            ]
+            rows.append(
+                {
+                    "name": name,
+                    "model": model.name,
+                    "checksum": file_checksum(path),
+                    "weights": weights,
+                }
+            )
+        content = {
+            "format": RUN_FORMAT,
+            "splits": self.splits,
+            "temperatures": self.temperatures,
+            "members": rows,
+        }
+        write_text(folder / ENSEMBLE_FILE, json.dumps(with_checksum(content), indent=1) + "\n")
+
+    @classmethod
+    def read(cls, folder: Path, expected: str | None = None) -> SavedEnsemble:
+        """Read an ensemble from its folder; loading never executes code.
+
+        Args:
+            expected: ``package.module:Class`` of members that are custom models; only then is
+                their code imported.
+        """
+        path = folder / ENSEMBLE_FILE
+        try:
+            content = read_json(path)
+            check_format(path, content.get("format"), RUN_FORMAT)
+            content = verify_run_checksum(content)
+            rows = [
+                (str(row["name"]), str(row["model"]), row["checksum"], row["weights"])
+                for row in content["members"]
+            ]
+            weights = {
+                name: {(int(s), int(seed)): float(weight) for s, seed, weight in values}
+                for name, _, _, values in rows
+            }
+            splits = [int(split) for split in content["splits"]]
+            temperatures = [float(value) for value in content["temperatures"]]
+        except OSError as error:
+            raise damaged_file(path, f"cannot be read ({error.strerror or error})") from None
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise damaged_file(path, f"is damaged ({error})") from None
+        if expected is not None and expected not in [model for _, model, _, _ in rows]:
+            raise HPGMNError(
+                f"{folder} holds an ensemble without the model '{expected}'.",
+                "Name one of its members' models, or none",
+            )
+        members = {
+            name: _read_member(folder, name, model, checksum, list(weights[name]), expected)
+            for name, model, checksum, _ in rows
+        }
+        try:
+            return cls(
+                members,
+                {name: list(values.values()) for name, values in weights.items()},
+                splits,
+                temperatures,
+            )
+        except ValueError as error:
+            raise damaged_file(path, f"is damaged ({error})") from None
+
+
+def _read_member(
+    folder: Path,
+    name: str,
+    model: str,
+    checksum: object,
+    pairs: Sequence[tuple[int, int]],
+    expected: str | None,
+) -> SavedModel:
+    """Read a member with the replicas of some (split, seed) pairs."""
+    path = folder / MEMBERS_FOLDER / member_folder(name) / MODEL_FILE
+    if not path.is_file():
+        raise HPGMNError(
+            f"The ensemble in {folder} lacks its member '{name}': {path} is missing.", RESTORE
+        )
+    saved = SavedModel.read(path, expected if is_custom(model) else None)
+    places = {(replica.split, replica.seed): at for at, replica in enumerate(saved.replicas)}
+    if saved.name != model or file_checksum(path) != checksum or not set(pairs) <= set(places):
+        raise damaged_file(path, f"is not that of the member '{name}' of this ensemble")
+    if list(places) == list(pairs):
+        return saved
+    return saved.choose([places[pair] for pair in pairs])

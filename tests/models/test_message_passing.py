@@ -1,0 +1,232 @@
+"""Message passing against loops over nodes and edges; what a whole run with it must keep."""
+
+import itertools
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+import torch
+
+from hpgmn.base.errors import SettingError
+from hpgmn.base.randomness import DropRate, Noise, stable_key
+from hpgmn.graph import Graph
+from hpgmn.models import MODELS
+from hpgmn.models.hpgmn import HPGMN, HPGMNSettings
+from hpgmn.models.layers import initialise
+from hpgmn.models.message_passing import MessagePassing
+from hpgmn.models.stage import Replica, logits, make_task
+from hpgmn.statistics import LocalStatistics
+from hpgmn.training.trainer import train
+
+ENTRY = MODELS["hpgmn"]
+TINY = HPGMNSettings(
+    statistics=("message_passing",),
+    neighbors="out",
+    hidden_dim=4,
+    mp_layers=3,
+    num_patterns=5,
+    estimator_hidden=4,
+    estimator_epochs=3,
+    epochs=6,
+    patience=0,
+    dropout=0.25,
+    message_passing_dropout=0.5,
+)
+EXPONENTS = {"row": (1.0, 0.0), "symmetric": (0.5, 0.5), "quarter": (0.25, 0.25)}
+
+
+def links(graph, *settings):
+    labels = np.full((len(settings), graph.num_nodes), -1)
+    return LocalStatistics(graph).build(labels, 2, settings)
+
+
+def network(width, settings, replicas=2):
+    model = MessagePassing(replicas, width, settings)
+    generator = torch.Generator().manual_seed(3)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            parameter.copy_(torch.randn(parameter.shape, generator=generator) * 0.6)
+            if name.endswith("variance"):
+                parameter.abs_().add_(0.2)
+    return model
+
+
+def weights_of(graph, neighbors):
+    """{v: {u: weight}} of the neighbours that each node reads."""
+    near = {v: {} for v in range(graph.num_nodes)}
+    for source, target in graph.edge_index.T.tolist():
+        if source != target:
+            if neighbors in ("out", "undirected"):
+                near[source][target] = 1.0
+            if neighbors in ("in", "undirected"):
+                near[target][source] = 1.0
+    return near
+
+
+def slowly(graph, settings, neighbors, model, replica, noise=None, place=""):
+    """(N, D) of one replica, each node and each neighbour by itself."""
+    own = {name: value[replica].double() for name, value in model.state_dict().items()}
+    near = weights_of(graph, neighbors)
+    if not settings.mp_residual:
+        for v, weights in near.items():
+            weights[v] = weights.get(v, 0.0) + 1.0
+    rows = {v: sum(weights.values()) for v, weights in near.items()}
+    columns = {u: sum(weights.get(u, 0.0) for weights in near.values()) for u in near}
+    of_row, of_column = EXPONENTS[settings.mp_normalization]
+    x = graph.x.toarray() if sp.issparse(graph.x) else graph.x
+    hidden = torch.from_numpy(np.asarray(x)).double()
+    if noise is not None:
+        rate = settings.message_passing_dropout
+        kept = noise.keep(f"{place}.columns", (hidden.shape[1],), DropRate([rate] * 2))
+        hidden = hidden * kept[replica] / (1 - rate)
+    states = []
+    for layer in range(settings.mp_layers):
+        new = []
+        for v, weights in near.items():
+            message = torch.zeros(hidden.shape[1], dtype=torch.float64)
+            for u, weight in weights.items():
+                message += weight / (rows[v] ** of_row * columns[u] ** of_column) * hidden[u]
+            row = message @ own[f"layers.{layer}.near"]
+            if settings.mp_residual:
+                row = row + hidden[v] @ own[f"layers.{layer}.own"]
+            new.append(row)
+        hidden = torch.stack(new)
+        if settings.mp_norm == "batch":
+            mean, variance = own[f"norms.{layer}.mean"], own[f"norms.{layer}.variance"]
+            if noise is not None:
+                mean, variance = hidden.mean(dim=0), hidden.var(dim=0, unbiased=False)
+            hidden = (hidden - mean) / (variance + 1e-5).sqrt()
+            hidden = hidden * own[f"norms.{layer}.scale"] + own[f"norms.{layer}.shift"]
+        else:
+            hidden = hidden + own[f"layers.{layer}.bias"]
+        hidden = hidden.relu()
+        if noise is not None:
+            kept = noise.keep(f"{place}.{layer}", hidden.shape, DropRate([settings.dropout] * 2))
+            hidden = hidden * kept[replica] / (1 - settings.dropout)
+        states.append(hidden)
+    if settings.mp_jump == "max":
+        return torch.stack(states).amax(dim=0)
+    if settings.mp_jump == "concat":
+        return torch.cat(states, dim=1) @ own["resize.weight"] + own["resize.bias"]
+    return states[-1]
+
+
+CASES = [
+    *itertools.product(("row", "symmetric", "quarter"), (True, False), ("none",), ("batch",)),
+    *itertools.product(("symmetric",), (True, False), ("max", "concat"), ("batch", "none")),
+]
+
+
+@pytest.mark.parametrize("neighbors", ["out", "in", "undirected"])
+@pytest.mark.parametrize(("normalization", "residual", "jump", "norm"), CASES)
+@pytest.mark.parametrize("trains", [False, True], ids=["evaluation", "training"])
+def test_the_network_equals_loops_over_nodes(
+    wild_graph, neighbors, normalization, residual, jump, norm, trains
+):
+    settings = replace(
+        TINY,
+        neighbors=neighbors,
+        mp_normalization=normalization,
+        mp_residual=residual,
+        mp_jump=jump,
+        mp_norm=norm,
+    )
+    model = network(wild_graph.num_features, settings)
+    noise = Noise(torch.tensor([stable_key(1), stable_key(2)]), 1) if trains else None
+    expected = [slowly(wild_graph, settings, neighbors, model, r, noise, "mp") for r in range(2)]
+    statistic = links(wild_graph, settings, settings)["message_passing"]
+    rates = [DropRate([rate] * 2) for rate in (settings.message_passing_dropout, settings.dropout)]
+    found = model(statistic, *rates, noise, "mp")
+    torch.testing.assert_close(found.double(), torch.stack(expected), rtol=1e-4, atol=1e-5)
+
+
+def test_sparse_attributes_and_both_directions(wild_graph):
+    graph = Graph(sp.csr_array(wild_graph.x), wild_graph.edge_index, wild_graph.y)
+    settings = replace(TINY, neighbors="both")
+    inputs = links(graph, settings, settings)
+    assert list(inputs) == ["message_passing_out", "message_passing_in"]
+    model = HPGMN(dict.fromkeys(inputs, 7), 4, settings, replicas=2)
+    initialise(model, torch.tensor([1, 2]))
+    query = model.query(inputs).double()
+    for replica, (number, mode) in itertools.product(range(2), enumerate(("out", "in"))):
+        encoder = model.encode[f"message_passing_{mode}"]
+        expected = slowly(graph, settings, mode, encoder, replica)
+        part = query[replica, :, 4 * number : 4 * number + 4]
+        torch.testing.assert_close(part, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_replicas_may_read_different_neighbours(wild_graph):
+    modes = ("out", "undirected", "out")
+    each = [replace(TINY, neighbors=mode) for mode in modes]
+    model = network(wild_graph.num_features, TINY, replicas=3)
+    statistic = links(wild_graph, *each)["message_passing"]
+    zero = DropRate([0.0] * 3)
+    found = model(statistic, zero, zero, None, "mp").double()
+    for replica, mode in enumerate(modes):
+        expected = slowly(wild_graph, TINY, mode, model, replica)
+        torch.testing.assert_close(found[replica], expected, rtol=1e-4, atol=1e-5)
+
+
+def task_of(graph, settings, seeds=(0, 1, 2)):
+    split = graph.split(0)
+    replicas = [Replica(0, seed, settings) for seed in seeds]
+    return make_task(graph, replicas, [(split.train, split.val)] * len(seeds), "cpu")
+
+
+BESIDE = replace(TINY, statistics=("attributes", "class_counts", "message_passing"), mp_start=2.0)
+
+
+@pytest.mark.parametrize("settings", [TINY, BESIDE], ids=["alone", "beside others"])
+def test_a_replica_alone_equals_itself_among_others(wild_graph, settings):
+    together, alone = (task_of(wild_graph, settings, seeds) for seeds in ((0, 1, 2), (1,)))
+    all_of_them, single = train(together, ENTRY), train(alone, ENTRY)
+    for name, value in single.done["main"].items():
+        torch.testing.assert_close(all_of_them.done["main"][name][1], value[0])
+
+
+def test_a_nodes_logits_do_not_depend_on_the_nodes_requested(wild_graph):
+    task = task_of(wild_graph, BESIDE)
+    done = train(task, ENTRY).done
+    every = logits(task, ENTRY, done)
+    for nodes in ([3], [22, 0, 5]):
+        found = logits(task, ENTRY, done, torch.tensor(nodes))
+        torch.testing.assert_close(found, every[:, nodes])
+
+
+def test_running_averages_are_learned_and_kept(wild_graph):
+    settings = replace(TINY, message_passing_dropout=0.0)
+    done = train(task_of(wild_graph, settings), ENTRY).done["main"]
+    for place, start in (("mean", 0), ("variance", 1)):
+        assert (done[f"encode.message_passing.norms.0.{place}"] != start).all()
+
+
+def test_other_labels_than_those_trained_on_change_nothing(wild_graph):
+    """Labels of test nodes are never read; those of validation nodes only select."""
+    split = wild_graph.split(0)
+    found = []
+    for y in (wild_graph.y, np.where(split.train, wild_graph.y, (wild_graph.y + 1) % 4)):
+        masks = {f"{part}_mask": getattr(split, part) for part in ("train", "val", "test")}
+        graph = Graph(wild_graph.x, wild_graph.edge_index, y, **masks)
+        state = train(task_of(graph, replace(BESIDE, label_confidence=1.0)), ENTRY)
+        found.append(state.history["main"]["loss"])
+    assert torch.equal(*found)
+
+
+def test_the_gate_starts_at_message_passing(wild_graph):
+    inputs = links(wild_graph, BESIDE)
+    model = HPGMN({name: inputs[name].width for name in inputs}, 4, BESIDE)
+    initialise(model, torch.tensor([1]))
+    assert model.gate.logits.tolist() == [[0.0, 0.0, 2.0]]
+
+
+def test_batches_are_refused_with_hops_as_the_remedy():
+    with pytest.raises(SettingError, match="message_passing") as error:
+        replace(BESIDE, batch_size=8)
+    assert error.value.remedy.setting == "statistics"
+    assert error.value.remedy.value == ("attributes", "class_counts", "hops")
+
+
+def test_the_size_estimate_grows_with_the_layers(wild_graph):
+    few, many = (ENTRY.floats(wild_graph, replace(TINY, mp_layers=n)) for n in (2, 8))
+    assert many[1] - few[1] == 6 * 4 * TINY.hidden_dim
