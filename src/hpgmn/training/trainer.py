@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from hpgmn.base.errors import HPGMNError, Remedy
-from hpgmn.base.metrics import Metric, class_loss
+from hpgmn.base.metrics import Metric
 from hpgmn.base.metrics import metric as metric_of
 from hpgmn.base.randomness import Noise
 from hpgmn.graph import Array, Graph
@@ -36,11 +36,11 @@ from hpgmn.models.stage import (
     TrainingTask,
     load_parameters,
     make_task,
-    require_packages,
 )
 from hpgmn.statistics import Statistic
 from hpgmn.training.checks import check_split
 from hpgmn.training.ranks import Ranks
+from hpgmn.training.rounds import run_rounds
 from hpgmn.training.stage_runner import WARM_UP, BuildStage, StageRunner, Task, build_stage
 from hpgmn.training.state import (
     HISTORY,
@@ -48,11 +48,11 @@ from hpgmn.training.state import (
     StageState,
     TrainState,
     all_parameters,
+    count_seconds,
     drop_replicas,
     has_overflow,
     improving_replicas,
     start_stage,
-    update_best,
 )
 
 if TYPE_CHECKING:
@@ -293,8 +293,9 @@ def train(
         state: a state to resume.
     """
     if entry.rounds is not None:
-        require_packages(entry)
-        return train_rounds(task, entry, metric_of(metric, positive), state, watch)
+        return _train_rounds(
+            task, entry, state or TrainState(), metric_of(metric, positive), watch, should_finish
+        )
     stages = entry.stages_of(task.settings[0])
     return train_stages(
         *(task, stages),
@@ -324,52 +325,19 @@ def train_stages(
     return state
 
 
-def train_rounds(
+def _train_rounds(
     task: TrainingTask,
     entry: ModelEntry,
+    state: TrainState,
     metric: Metric,
-    state: TrainState | None = None,
-    watch: Watcher | None = None,
+    watch: Watcher | None,
+    should_finish: Callable[[], bool],
 ) -> TrainState:
-    """Train a model whose stage has no gradients, in rounds that count as epochs.
-
-    A resumed training begins again: rounds are quick, and their results do not differ.
-    """
-    state = state or TrainState()
-    if "main" in state.done:
-        return state
-    assert entry.rounds is not None
-    started, replicas = time.perf_counter(), len(task.replicas)
-    rounds, stage = entry.rounds(task), entry.stages["main"](task, {})
-    state.seconds["statistics"] += time.perf_counter() - started
-    made = {"rounds": torch.zeros(replicas, dtype=torch.int64)}
-    current = start_stage("main", made, ({}, {}), replicas, torch.device("cpu"))
-    state.current = current
-    last = time.perf_counter()
-    while current.epoch < stage.epochs:
-        if current.epoch:
-            drop_replicas(current, improving_replicas(current, stage))
-            if not current.live:
-                break
-        row = torch.full((len(HISTORY), replicas), math.nan)
-        for number in current.live:
-            loss, logits, labels = rounds.update(number)
-            valid = torch.ones_like(labels, dtype=torch.bool)
-            values = (loss, class_loss(logits, labels, valid), metric(logits, labels, valid))
-            row[:, number] = torch.cat(values).float()
-        live = torch.tensor(current.live)
-        current.epoch += 1
-        _, val_loss, score = row[:, live]
-        update_best(current, live, current.epoch, score, val_loss, stage.patience)
-        for key, values_of_replicas in zip(HISTORY, row, strict=True):
-            current.history[key].append(values_of_replicas)
-        last = _count_seconds(state, "main", last)
-        if watch is not None:
-            watch(state, stage)
-            last = _count_seconds(state, "main", last)
-    current.best = rounds.parameters(current.best_epoch.tolist())
-    finish_stage(state, stage, task.replicas, lambda number: ("", Remedy("Lower it", setting="lr")))
-    _count_seconds(state, "main", last)
+    """Train a model without gradients; its rounds count as epochs."""
+    if "main" not in state.done:
+        stage = run_rounds(task, entry, state, metric, watch, should_finish)
+        remedy = Remedy("Lower the learning rate", setting="lr")
+        finish_stage(state, stage, task.replicas, lambda _: ("The sums of trees overflow.", remedy))
     return state
 
 
@@ -413,10 +381,10 @@ def _run_stage(
         for key, values in zip(HISTORY, row, strict=True):
             current.history[key].append(values)
         current.epoch += 1
-        last = _count_seconds(state, name, last)
+        last = count_seconds(state, name, last)
         if watch is not None:
             watch(state, runner.stage)
-            last = _count_seconds(state, name, last)  # reading the numbers waits for a GPU
+            last = count_seconds(state, name, last)  # reading the numbers waits for a GPU
         if should_finish():
             break
 
@@ -426,15 +394,7 @@ def _run_stage(
         return cause_of_divergence(stage, task.replicas[number], nodes)
 
     finish_stage(state, runner.stage, task.replicas, cause)
-    _count_seconds(state, name, last)  # a GPU may have had work left
-
-
-def _count_seconds(state: TrainState, stage: str, since: float) -> float:
-    """Add the time since then to the training time, in total and of this stage; return now."""
-    now = time.perf_counter()
-    for key in ("training", f"training {stage}"):
-        state.seconds[key] = state.seconds.get(key, 0.0) + now - since
-    return now
+    count_seconds(state, name, last)  # a GPU may have had work left
 
 
 def _values(runner: StageRunner) -> Parameters:

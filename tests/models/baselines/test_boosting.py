@@ -11,7 +11,6 @@ import pytest
 import torch
 
 from hpgmn.base.errors import HPGMNError
-from hpgmn.base.metrics import metric
 from hpgmn.base.settings import make_settings
 from hpgmn.graph import Graph
 from hpgmn.graph.synthetic import trading_network
@@ -84,31 +83,6 @@ def test_it_is_lightgbm_on_the_table(request, kind, weights):
     if graph.num_classes == 2:
         found = found[:, 1] - found[:, 0]
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
-
-
-@pytest.mark.parametrize("name", ["accuracy", "balanced_accuracy"])
-def test_the_best_round_is_kept(graph, name):
-    task = task_of(graph, epochs=40)
-    state = train(task, ENTRY, metric=name)
-    scores, losses = (state.history["main"][key][:, 0].numpy() for key in ("val_score", "val_loss"))
-    best = np.lexsort((losses, -scores))[0]
-    assert state.best_epoch["main"].item() == best + 1
-    found = logits(task, ENTRY, state.done)
-    val = torch.from_numpy(task.val_labels)
-    score = metric(name)(found, val.clamp(min=0), val >= 0)
-    assert score.item() == state.best_score["main"].item() == pytest.approx(scores[best])
-
-
-def test_it_stops_without_improvement(graph):
-    state = train(task_of(graph, (0, 1), epochs=300, patience=5), ENTRY)
-    last = (~state.history["main"]["loss"].isnan()).sum(dim=0)
-    assert last.tolist() == (state.best_epoch["main"] + 5).tolist()
-    assert len(state.history["main"]["loss"]) == last.max() < 300
-
-
-def test_an_early_stop_does_not_change_the_rounds_before(graph):
-    short, long = (train(task_of(graph, epochs=epochs), ENTRY) for epochs in (5, 12))
-    assert torch.equal(short.history["main"]["val_loss"], long.history["main"]["val_loss"][:5])
 
 
 def test_contributions_add_up_to_the_raw_scores(graph, two_classes):
@@ -208,19 +182,6 @@ def test_a_missing_lightgbm_is_named(graph, monkeypatch):
     with pytest.raises(HPGMNError) as caught:
         train(task_of(graph), ENTRY)
     assert "pip install lightgbm" in str(caught.value.remedy)
-
-
-def test_rounds_are_reported_and_can_be_stopped(graph, tmp_path):
-    split, settings = graph.split(0), make_settings(ENTRY.settings, FEW)
-    seen = []
-    arguments = (graph, ENTRY, [Replica(0, 0, settings)], [(split.train, split.val)])
-    with pytest.raises(KeyboardInterrupt):
-        fit_replicas(
-            *arguments, folder=tmp_path, report=seen.append, should_stop=lambda: len(seen) > 2
-        )
-    assert [progress.epoch for progress in seen] == [1, 2, 3]
-    resumed = fit_replicas(*arguments, folder=tmp_path)
-    assert torch.equal(resumed.logits, fit_replicas(*arguments).logits)
 
 
 def test_the_rounds_see_no_validation_label(graph):
