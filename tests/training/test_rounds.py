@@ -8,6 +8,7 @@ from hpgmn.base.metrics import metric
 from hpgmn.base.settings import make_settings
 from hpgmn.graph.synthetic import trading_network
 from hpgmn.models import MODELS
+from hpgmn.models.baselines.boosting import BoostingRounds
 from hpgmn.models.stage import Replica, logits, make_task
 from hpgmn.training.replicas import fit_replicas
 from hpgmn.training.trainer import train
@@ -78,3 +79,18 @@ def test_a_training_that_finishes_early_keeps_its_best_round(graph):
     assert len(found.history["main"]["loss"]) == 3
     assert torch.equal(found.best_epoch["main"], expected.best_epoch["main"])
     assert torch.equal(logits(task, ENTRY, found.done), logits(task, ENTRY, expected.done))
+
+
+def test_fixed_rounds_are_kept_whatever_validation_labels_say(graph):
+    task, rounds = task_of(graph, (0, 1)), torch.tensor([2, 5])
+    found = train(task, ENTRY, epochs={"main": rounds})
+    assert torch.equal(found.best_epoch["main"], rounds)
+    assert found.best_score["main"].isnan().all()
+    for replica, number in enumerate(rounds.tolist()):
+        alone = task.subset([replica])
+        expected = BoostingRounds(alone)
+        for _ in range(number):
+            expected.update(0)
+        done = {"main": expected.parameters([number])}
+        kept = {"main": {key: value[[replica]] for key, value in found.done["main"].items()}}
+        assert torch.equal(logits(alone, ENTRY, kept), logits(alone, ENTRY, done))

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from threading import Event
@@ -200,6 +201,7 @@ def fit_replicas(
     report: Callable[[Progress], None] | None = None,
     should_stop: Callable[[], bool] = lambda: False,
     should_finish: Callable[[], bool] = lambda: False,
+    epochs: Mapping[str, Tensor] | None = None,
     memory_share: float = 1.0,
 ) -> Fitted:
     """Train replicas in groups of equal shape.
@@ -214,6 +216,10 @@ def fit_replicas(
         identity: identifies this training; a state of another one is refused.
         report: called after each epoch.
         should_stop: called after each epoch; True acts like Ctrl-C.
+        should_finish: called after each epoch; True ends every stage with its best epochs so far,
+            see :func:`~hpgmn.training.trainer.train`.
+        epochs: for some stages (R,) the epoch whose parameters each replica keeps; validation
+            then selects nothing, and its scores are NaN.
         memory_share: share of the memory to use, which limits the replicas trained together.
     """
     torch_device = torch.device(device)
@@ -231,8 +237,11 @@ def fit_replicas(
                 len(replicas),
                 lambda: replica_groups(graph, entry, replicas, torch_device, sizes, memory_share),
             )
+            train_group = partial(
+                train, entry=entry, metric=metric, positive=positive, should_finish=should_finish
+            )
             return _fit(
-                task, entry, plan, (metric, positive), folder, identity, report, stop, should_finish
+                task, entry, plan, train_group, epochs or {}, folder, identity, report, stop
             )
 
     try:
@@ -254,12 +263,12 @@ def _fit(
     task: TrainingTask,
     entry: ModelEntry,
     plan: list[list[int]],
-    metric: tuple[str, int],
+    train_group: Callable[..., TrainState],
+    epochs: Mapping[str, Tensor],
     folder: Path | None,
     identity: str,
     report: Callable[[Progress], None] | None,
     should_stop: Callable[[], bool],
-    should_finish: Callable[[], bool],
 ) -> Fitted:
     results: list[tuple[list[int], TrainState, Tensor]] = []
     for number, positions in enumerate(plan):
@@ -270,15 +279,8 @@ def _fit(
         )
         monitor = EpochMonitor(path, identity, (number, len(plan)), report, should_stop)
         with task.statistics.reporting(monitor.report_rows):
-            state = train(
-                part,
-                entry,
-                metric=metric[0],
-                positive=metric[1],
-                state=state,
-                watch=monitor,
-                should_finish=should_finish,
-            )
+            fixed = {stage: values[positions] for stage, values in epochs.items()}
+            state = train_group(part, state=state, watch=monitor, epochs=fixed)
             if path is not None:
                 write_state(path, state, identity)
             results.append((positions, state, logits(part, entry, state.done).cpu()))

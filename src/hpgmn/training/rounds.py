@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 import torch
+from torch import Tensor
 
 from hpgmn.base.metrics import Metric, class_loss
 from hpgmn.models.stage import ModelEntry, TrainingStage, TrainingTask, require_packages
@@ -28,22 +30,28 @@ def run_rounds(
     metric: Metric,
     watch: Callable[[TrainState, TrainingStage], None] | None = None,
     should_finish: Callable[[], bool] = lambda: False,
+    fixed: Tensor | None = None,
 ) -> TrainingStage:
     """Train until no replica improves; return the stage, whose best parameters are in the state.
 
     A resumed training begins again: rounds are quick, and their results do not differ.
+
+    Args:
+        fixed: (R,) the round that each replica keeps, whatever the validation labels are.
     """
     require_packages(entry)
     assert entry.rounds is not None
     started, replicas = time.perf_counter(), len(task.replicas)
     rounds, stage = entry.rounds(task), entry.stages["main"](task, {})
+    if fixed is not None:
+        stage = replace(stage, epochs=int(fixed.max()), patience=0)
     state.seconds["statistics"] += time.perf_counter() - started
     numbers = {"round": torch.zeros(replicas, dtype=torch.int64)}  # a state needs parameters
     current = start_stage(stage.name, numbers, ({}, {}), replicas, torch.device("cpu"))
     state.current, last = current, time.perf_counter()
     while current.epoch < stage.epochs:
         if current.epoch:
-            drop_replicas(current, improving_replicas(current, stage))
+            drop_replicas(current, improving_replicas(current, stage, fixed))
             if not current.live:
                 break
         row = torch.full((len(HISTORY), replicas), math.nan)
@@ -54,7 +62,10 @@ def run_rounds(
             row[:, number] = torch.cat(values)
         current.epoch += 1
         live = torch.tensor(current.live)
-        _, val_loss, score = row[:, live]
+        loss, val_loss, score = row[:, live]
+        if fixed is not None:  # higher than at the start in that round alone
+            val_loss, score = loss, torch.where(fixed[live] == current.epoch, 0.0, -2.0)
+            row[1:] = math.nan
         update_best(current, live, current.epoch, score, val_loss, stage.patience)
         for key, values_of_replicas in zip(HISTORY, row, strict=True):
             current.history[key].append(values_of_replicas)
@@ -62,7 +73,7 @@ def run_rounds(
         if watch is not None:
             watch(state, stage)
             last = count_seconds(state, stage.name, last)
-        if should_finish():
+        if fixed is None and should_finish():
             break
     current.best = rounds.parameters([max(number, 1) for number in current.best_epoch.tolist()])
     count_seconds(state, stage.name, last)

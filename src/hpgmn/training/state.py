@@ -267,15 +267,20 @@ def has_overflow(current: StageState) -> Tensor:
     return ~torch.stack(largest).isfinite().all(dim=0)
 
 
-def improving_replicas(current: StageState, stage: TrainingStage) -> list[int]:
-    """Return positions within ``live`` of the replicas that may still improve."""
-    best = current.best_epoch.tolist()
-    losses = current.history["loss"][-1].tolist()
-    patience = stage.patience or stage.epochs
+def improving_replicas(
+    current: StageState, stage: TrainingStage, fixed: Tensor | None = None
+) -> list[int]:
+    """Return positions within ``live`` of the replicas that may still improve.
+
+    Args:
+        fixed: (R,) the epochs after which replicas stop instead.
+    """
+    last = current.best_epoch + (stage.patience or stage.epochs) if fixed is None else fixed
+    ends, losses = last.tolist(), current.history["loss"][-1].tolist()
     return [
         position
         for position, replica in enumerate(current.live)
-        if current.epoch - best[replica] < patience and math.isfinite(losses[replica])
+        if current.epoch < ends[replica] and math.isfinite(losses[replica])
     ]
 
 
