@@ -23,10 +23,9 @@ if TYPE_CHECKING:
     )
     from hpgmn.graph.datasets import load
     from hpgmn.graph.files import read_graph, write_graph
-    from hpgmn.graph.synthetic import trading_network
+    from hpgmn.graph.synthetic import supply_network, trading_network
     from hpgmn.models import settings_for
     from hpgmn.runs.compare import Comparison, compare
-    from hpgmn.runs.portfolio import Choice, choose
     from hpgmn.runs.run import Run, open_run
     from hpgmn.runs.train import train
     from hpgmn.runs.tune import TuneResult, tune
@@ -34,7 +33,6 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "Audit": "auditing",
-    "Choice": "runs.portfolio",
     "Comparison": "runs.compare",
     "Graph": "graph",
     "HPGMNClassifier": "classifier",
@@ -45,7 +43,6 @@ _HOMES = {
     "Splits": "graph",
     "TuneResult": "runs.tune",
     "audit": "auditing",
-    "choose": "runs.portfolio",
     "compare": "runs.compare",
     "from_networkx": "graph",
     "from_pyg": "graph",
@@ -55,6 +52,7 @@ _HOMES = {
     "random_splits": "graph",
     "read_graph": "graph.files",
     "settings_for": "models",
+    "supply_network": "graph.synthetic",
     "trading_network": "graph.synthetic",
     "train": "runs.train",
     "tune": "runs.tune",
@@ -63,7 +61,6 @@ _HOMES = {
 
 __all__ = [
     "Audit",
-    "Choice",
     "Comparison",
     "Graph",
     "HPGMNClassifier",
@@ -75,7 +72,6 @@ __all__ = [
     "TuneResult",
     "__version__",
     "audit",
-    "choose",
     "compare",
     "from_networkx",
     "from_pyg",
@@ -86,6 +82,7 @@ __all__ = [
     "random_splits",
     "read_graph",
     "settings_for",
+    "supply_network",
     "trading_network",
     "train",
     "transforms",

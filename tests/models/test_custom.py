@@ -118,6 +118,52 @@ def test_a_replica_is_the_module_with_its_own_weights(write, small_graph, neighb
     assert (fitted.logits[0] != fitted.logits[1]).any()
 
 
+WEIGHTED = BODY.replace("x, edge_index):", "x, edge_index, edge_weight):").replace(
+    "hidden[source])", "edge_weight[:, None] * hidden[source])"
+)
+
+
+@pytest.mark.parametrize("is_weighted", [True, False])
+@pytest.mark.parametrize("neighbors", ["out", "in", "undirected"])
+def test_a_forward_that_takes_edge_weights_receives_them(write, neighbors, is_weighted):
+    """Repeated edges are merged, opposite ones too where direction does not matter."""
+    edges = np.array([[0, 0, 1, 2, 2, 3, 4, 4], [1, 1, 0, 1, 3, 2, 4, 0]])
+    weights = np.array([1.5, 0.5, 4.0, 3.0, 0.25, 2.0, 9.0, 0.7], np.float32)
+    split = np.array([True, True, True, False, False])
+    graph = Graph(
+        np.random.default_rng(0).normal(size=(5, 3)).astype(np.float32),
+        edges,
+        np.array([0, 1, 0, 1, 0]),
+        edge_weight=weights if is_weighted else None,
+        train_mask=split,
+        val_mask=~split,
+        test_mask=np.zeros_like(split),
+    )
+    out = np.zeros((5, 5), np.float32)
+    for (source, target), weight in zip(edges.T, weights, strict=True):
+        if source != target:
+            out[source, target] += weight
+    dense = {"out": out, "in": out.T, "undirected": out + out.T}[neighbors]
+    dense = torch.from_numpy(dense if is_weighted else (dense > 0).astype(np.float32))
+    name = f"{write(WEIGHTED)}:Net"
+    replicas = replicas_of(name, neighbors=neighbors, epochs=3)
+    fitted = fit_replicas(graph, find_model(name), replicas, masks_of(graph))
+    x = torch.from_numpy(np.asarray(graph.x))
+    for replica in range(2):
+        own = {key: value[replica] for key, value in fitted.done["main"].items()}
+        hidden = x @ own["parts/a_b/weight"].T + own["parts/a_b/bias"]
+        hidden = (hidden + dense @ hidden).relu() + 0.1
+        expected = hidden @ own["out/weight"].T + own["out/bias"]
+        torch.testing.assert_close(fitted.logits[replica], expected, rtol=1e-4, atol=1e-5)
+
+
+def test_edge_weights_are_read_only(write, small_graph):
+    changed = WEIGHTED.replace(RETURN, f"edge_weight.mul_(2); {RETURN}")
+    name = f"{write(changed)}:Net"
+    with pytest.raises(HPGMNError, match="writes into x or edge_index or edge_weight"):
+        fit_replicas(small_graph, find_model(name), replicas_of(name), masks_of(small_graph))
+
+
 def test_a_replica_alone_is_the_replica_among_others(write, small_graph):
     name = f"{write(BODY)}:Net"
     replicas = replicas_of(name, 3)

@@ -16,7 +16,7 @@ from hpgmn.auditing import audit
 from hpgmn.models import MODELS
 from hpgmn.report import ReportDataError, render_report
 from hpgmn.report.model_plots import pattern_marks
-from hpgmn.report.page import MOST_BARS, MOST_PATTERNS, STAGE_NAMES, train_command
+from hpgmn.report.page import MOST_BARS, MOST_PATTERNS, STAGE_NAMES
 from hpgmn.report.rendering import resource
 
 VOID = {"meta", "br", "hr", "link", "img", "input"}
@@ -311,6 +311,34 @@ def test_a_chosen_run_shows_its_portfolio(make_data, tables_of):
 # Settings and command
 
 
+def test_an_ensemble_shows_its_members(make_data, tables_of):
+    facts = {"model": "gcn", "seconds": 2.0, "settings": {"hidden_dim": 64}}
+    members = [
+        {**facts, "name": "<wide>", "weight": 0.75, "val_score": 0.8, "contribution": 0.0125},
+        {**facts, "name": "deep", "weight": 0.25, "val_score": 0.7, "contribution": None},
+        {**facts, "name": "idle", "weight": 0.0, "val_score": 0.6, "contribution": 0.0},
+    ]
+    data = make_data(
+        seeds=1,
+        members=members,
+        explained_member="<wide>",
+        config={"model": "ensemble", "settings": {}},
+    )
+    page = render_report(data)
+    tables = tables_of(page)
+    assert tables["Members of the ensemble"][1:] == [
+        ["<wide>", "gcn", "0.750", "80.00%", "+1.25", "2.0 s"],
+        ["deep", "gcn", "0.250", "70.00%", "–", "2.0 s"],
+        ["idle", "gcn", "0.000", "60.00%", "+0.00", "2.0 s"],
+    ]
+    assert tables["Settings over the model's defaults"][1] == ["<wide>", "hidden_dim=64"]
+    assert "2 of 3 trained members" in page
+    assert "Weight of each member: &lt;wide&gt; 0.75, deep 0.25." in page
+    assert page.count("&lt;wide&gt;") >= 5
+    assert "--ensemble" in page
+    assert "--model" not in page
+
+
 def test_settings_and_command_are_those_of_the_run(make_data, tables_of):
     page = render_report(make_data(graph="my graphs/a.npz"))
     tables = tables_of(page)
@@ -323,38 +351,6 @@ def test_settings_and_command_are_those_of_the_run(make_data, tables_of):
     machine = tables["Versions, machine and cost"]
     for row in (["hpgmn", "0.1.0"], ["PyTorch", "2.13.0"], ["Peak memory", "812 MB"]):
         assert row in machine
-
-
-def test_command_formats_values_as_the_command_line_reads_them():
-    config = {"graph": "g", "model": "m", "metric": "accuracy", "splits": [0], "seeds": 1}
-    settings = {"a": None, "b": False, "c": [1, "x"], "d": 1e-5}
-    words = train_command(config | {"settings": settings})
-    assert words[-8:] == [
-        *("--set", "a=none", "--set", "b=false", "--set", "c=1,x", "--set", "d=1e-05")
-    ]
-    more = train_command(config | {"settings": {}, "protocol": "geom", "device": "cpu"})
-    assert more[-4:] == ["--protocol", "geom", "--device", "cpu"]
-    assert train_command(config | {"settings": {}, "calibrate": False})[-1] == "--no-calibration"
-
-
-def test_command_repeats_the_options_of_tables():
-    config = {"graph": "g", "model": "m", "metric": "precision@5", "splits": [0], "seeds": 1}
-    tables = {
-        "id": "email",
-        "split": "",
-        "weight": "amount",
-        "drop": ["a", "b c"],
-        "categories": ["zip"],
-        "split_by": ["time", "when"],
-        "drop_unknown_edges": True,
-        "directed": False,
-    }
-    words = train_command(config | {"settings": {}, "positive": "fraud", "tables": tables})
-    assert words[11:] == [
-        *("--positive", "fraud", "--id", "email", "--split-column", "", "--weight", "amount"),
-        *("--drop", "a", "--drop", "b c", "--category", "zip", "--split-by", "time", "when"),
-        *("--drop-unknown-edges", "--undirected"),
-    ]
 
 
 # Calibration

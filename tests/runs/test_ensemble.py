@@ -15,8 +15,10 @@ from hpgmn.base.errors import HPGMNError
 from hpgmn.base.settings import settings_dict
 from hpgmn.evaluation.selection import select_weights
 from hpgmn.graph.files import write_graph
-from hpgmn.runs.ensemble import Member, TrainedMember, ensemble_weights, write_ensemble
+from hpgmn.runs.ensemble import ensemble_weights, write_ensemble
+from hpgmn.runs.fit import TrainedMember
 from hpgmn.runs.folder import prepare_folder
+from hpgmn.runs.portfolio import Member
 from hpgmn.runs.run import Run, open_run
 from hpgmn.runs.spec import RunSpec
 

@@ -25,7 +25,7 @@ from hpgmn.runs.outputs import read_metrics
 from hpgmn.runs.spec import RunSpec
 from hpgmn.training.replicas import Progress
 from hpgmn.training.saved import SavedModel
-from hpgmn.training.state import read_seconds
+from hpgmn.training.state import read_spent
 
 TINY = HPGMNSettings(
     hidden_dim=4,
@@ -122,7 +122,8 @@ def test_a_stopped_run_resumes_and_counts_its_time(small_graph, tmp_path):
     with pytest.raises(KeyboardInterrupt):
         fit_run(SPEC, small_graph, tmp_path, should_stop=stop_at(5))
     assert (tmp_path / "state" / "state-000.safetensors").exists()
-    spent = read_seconds(tmp_path / "state" / "state-000.safetensors")
+    spent, epochs = read_spent(tmp_path / "state" / "state-000.safetensors")
+    assert epochs == 5
     assert spent > 0
     reports: list[Any] = []
     metrics = fit_run(SPEC, small_graph, tmp_path, report=reports.append).metrics

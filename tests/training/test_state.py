@@ -19,7 +19,7 @@ from hpgmn.training.state import (
     TrainState,
     all_parameters,
     drop_replicas,
-    read_seconds,
+    read_spent,
     read_state,
     start_stage,
     update_best,
@@ -408,7 +408,7 @@ def test_a_state_that_does_not_go_together_is_refused(tmp_path, change):
         read_state(path, "me")
     if "seconds" in change:
         with pytest.raises(HPGMNError, match=r"state is damaged"):
-            read_seconds(path)
+            read_spent(path)
 
 
 def test_a_state_without_a_tensor_is_refused(tmp_path):
@@ -436,7 +436,9 @@ def test_a_state_of_the_first_form_did_not_look_for_overflow(tmp_path):
 
 def test_the_seconds_of_a_state_are_added_up(tmp_path):
     write_state(tmp_path / "state", make_state(), "me")
-    assert read_seconds(tmp_path / "state") == pytest.approx(1 / 3 + math.pi)
+    seconds, epochs = read_spent(tmp_path / "state")
+    assert seconds == pytest.approx(1 / 3 + math.pi)
+    assert epochs == 4 + 2
 
 
 def test_the_description_is_plain_json(tmp_path):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.table import Column
@@ -29,6 +29,9 @@ from hpgmn.cli.options import (
     open_engine,
     refuse_url,
 )
+
+if TYPE_CHECKING:
+    from hpgmn.runs.run import Run
 
 
 @column_options()
@@ -54,6 +57,7 @@ def train(
     set_: Settings = None,
     splits: Annotated[str | None, typer.Option(help="all, or numbers: 0,3 [all].")] = None,
     seeds: Seeds = None,
+    first_seed: Annotated[int | None, typer.Option(help="The first of the seeds [0].")] = None,
     protocol: Protocol = None,
     metric: Metric = None,
     positive: Positive = None,
@@ -63,13 +67,31 @@ def train(
     out_folder: Annotated[
         Path | None, typer.Option("--out", help="The run folder [runs/GRAPH-MODEL-TIME].")
     ] = None,
-    portfolio: Annotated[
+    ensemble: Annotated[
+        bool,
+        typer.Option(
+            "--ensemble",
+            help="Train the portfolio and combine its members [where no model or settings are "
+            "named and none are shipped for the graph]. Settings of --set apply to each.",
+        ),
+    ] = False,
+    single: Annotated[
+        bool, typer.Option("--single", help="Train the portfolio and keep the best member.")
+    ] = False,
+    members: Annotated[
+        str | None, typer.Option(help="Members to train, with commas [all of the portfolio].")
+    ] = None,
+    no_portfolio: Annotated[
+        bool, typer.Option("--no-portfolio", help="Train the default model.")
+    ] = False,
+    time_limit: Annotated[
+        float | None, typer.Option(help="Seconds for the training of members [300].")
+    ] = None,
+    refit: Annotated[
         bool | None,
         typer.Option(
-            "--portfolio/--no-portfolio",
-            show_default=False,
-            help="Try a few settings and take the best on validation [where no model or settings "
-            "are named and none are shipped for the graph]. Settings of --set apply to each.",
+            "--refit",
+            help="Train again on train and validation nodes, for the epochs that were selected.",
         ),
     ] = None,
     resume: Annotated[bool, typer.Option(help="Continue the interrupted run in --out.")] = False,
@@ -85,8 +107,8 @@ def train(
     """Train every requested split and seed at once and write a run folder.
 
     Several models give one run folder each and a table of differences to hpgmn. On a graph without
-    shipped settings, and with no model or settings named, a portfolio of settings is tried on
-    validation nodes and the best is trained.
+    shipped settings, and with no model or settings named, the members of a portfolio are trained
+    within --time-limit and combined. Ctrl-C then combines and saves what is trained so far.
     """
     from hpgmn.base.settings import parse_assignments
 
@@ -100,6 +122,9 @@ def train(
     options: dict[str, Any] = {
         "splits": splits,
         "seeds": seeds,
+        "first_seed": first_seed,
+        "refit": refit,
+        "time_limit": time_limit,
         "protocol": protocol,
         "metric": metric,
         "positive": positive,
@@ -124,9 +149,21 @@ def train(
                 raise SettingError(
                     "--config holds the settings of one model.", "Name one with --model."
                 )
-            _compare(graph, names, portfolio, options)
+            if ensemble or single or members or no_portfolio:
+                raise SettingError(
+                    "Several models are named.", "Name 'ensemble' as one of them, or none."
+                )
+            _compare(graph, names, options)
         else:
-            _train(graph, names[0] if names else None, config, portfolio, options)
+            options |= {
+                "ensemble": ensemble,
+                "single": single,
+                "members": members,
+                "portfolio": not no_portfolio,
+            }
+            run = _train(graph, names[0] if names else None, config, options)
+            if run.metrics.get("interrupted"):
+                raise typer.Exit(130)
 
 
 def _config_device(config: str | None) -> str:
@@ -144,28 +181,21 @@ def _model_names(model: list[str] | None) -> list[str]:
 
 
 def _train(
-    graph: str | None,
-    model: str | None,
-    config: str | None,
-    portfolio: bool | None,
-    options: Mapping[str, Any],
-) -> None:
+    graph: str | None, model: str | None, config: str | None, options: Mapping[str, Any]
+) -> Run:
     from hpgmn.runs.train import train
 
-    run = train(graph, model=model, config=config, portfolio=portfolio, **options)
+    run = train(graph, model=model, config=config, **options)
     if "portfolio" in run.metrics:
-        print_choice(run.metrics["portfolio"])
+        print_members(run.metrics)
     print_scores(run.metrics)
     say(f"Run folder: {run.folder}")
+    return run
 
 
-def _compare(
-    graph: str | None, names: list[str], portfolio: bool | None, options: Mapping[str, Any]
-) -> None:
+def _compare(graph: str | None, names: list[str], options: Mapping[str, Any]) -> None:
     from hpgmn.runs.compare import compare
 
-    if portfolio:
-        raise SettingError("--portfolio chooses the model itself.", "Leave out --model.")
     if graph is None:
         raise SettingError(
             "No graph is given.", "Name a dataset, a graph file or folder, or a node table."
@@ -192,6 +222,8 @@ def print_scores(row: Mapping[str, Any]) -> None:
         "test": _line_broken(metric_words(row["metric"], row.get("positive"))) + test,
         "validation": f"{100 * sum(row['val_score']) / runs:.1f}",
     }
+    if row.get("refit"):
+        cells["model"] += " (refit)"
     if estimator := row["label_estimator"]:
         score = mean_and_deviation(estimator["test_accuracy_mean"], estimator["test_accuracy_std"])
         prefix = "" if row["metric"] == "accuracy" else "accuracy "  # beside another metric
@@ -207,16 +239,18 @@ def _line_broken(metric: str) -> str:
     return f"{metric} " if len(metric) <= short else metric.replace(" of ", "\nof ") + "\n"
 
 
-def print_choice(content: Mapping[str, Any]) -> None:
-    """Print one line per trained member of the portfolio, best first."""
+def print_members(metrics: Mapping[str, Any]) -> None:
+    """Print one line per trained member of the portfolio, best first, with its weight."""
     from hpgmn.base.metrics import metric_words
 
+    content = metrics["portfolio"]
+    weights = {row["name"]: row["weight"] for row in metrics.get("members", ())}
     scored = [row for row in content["members"] if row["failure"] is None]
     print_table(
         (
-            Column("settings", overflow="fold"),
+            Column("member", overflow="fold"),
             Column("model", no_wrap=True),
-            *("validation", "seconds"),
+            *("validation", "seconds", *(["weight"] if weights else [])),
         ),
         [
             (
@@ -224,6 +258,7 @@ def print_choice(content: Mapping[str, Any]) -> None:
                 row["model"],
                 f"{100 * row['val_score_mean']:.1f}",
                 f"{row['seconds']:.1f}",
+                *([f"{weights.get(row['name'], 0):.2f}"] if weights else []),
             )
             for row in sorted(scored, key=lambda r: (-r["val_score_mean"], r["val_loss_mean"]))
         ],

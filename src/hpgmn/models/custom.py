@@ -1,9 +1,9 @@
 """A user-defined model: any torch module that maps (x, edge_index) to logits.
 
 Named ``package.module:Class``. The class is instantiated for each replica and called one replica
-after the other; splits, seeds, selection, saving and resuming are as for every model. Edge weights
-are not passed. A :class:`ModelEntry` may be named instead of a class, for a model whose replicas
-are trained as one.
+after the other; splits, seeds, selection, saving and resuming are as for every model. A ``forward``
+with a parameter ``edge_weight`` receives the weights of the edges, ones where the graph has none. A
+:class:`ModelEntry` may be named instead of a class, for a model whose replicas are trained as one.
 """
 
 from __future__ import annotations
@@ -242,35 +242,36 @@ class Looped(Initialised, NodeModel):
     @override
     def outputs(self, inputs: Mapping[str, Any], noise: Noise | None, *, penalties: bool) -> Output:
         [template] = self._template
-        x, edge_index = inputs["x"], inputs["edge_index"]
-        template.to(x.device).train(noise is not None)
+        template.to(inputs["x"].device).train(noise is not None)
         parameters = {inside: self.get_parameter(name) for inside, name in self._names.items()}
         replicas = next(iter(parameters.values())).shape[0]
         logits = []
         for replica in range(replicas):
             values = {name: value[replica] for name, value in parameters.items()}
             with _seed_generators(noise, "forward", replica):
-                logits.append(self._call(template, values, x, edge_index))
+                logits.append(self._call(template, values, inputs))
         return Output(torch.stack(logits))
 
     def _call(
-        self, template: nn.Module, values: Parameters, x: Tensor, edge_index: Tensor
+        self, template: nn.Module, values: Parameters, inputs: Mapping[str, Tensor]
     ) -> Tensor:
-        versions = (x._version, edge_index._version)
+        versions = [value._version for value in inputs.values()]
+        x, edge_index, *weights = inputs.values()
+        keywords = {"edge_weight": weights[0]} if weights else {}
         try:
-            logits = functional_call(template, values, (x, edge_index))
+            logits = functional_call(template, values, (x, edge_index), keywords)
         except Exception as error:
             raise HPGMNError(f"{self._name} failed: {_describe_error(error)}.") from error
-        if (x._version, edge_index._version) != versions:
+        if [value._version for value in inputs.values()] != versions:
             raise HPGMNError(
-                f"{self._name} writes into x or edge_index, which all replicas read.",
+                f"{self._name} writes into {' or '.join(inputs)}, which all replicas read.",
                 "Leave inplace out, or work on a copy: x = x.clone()",
             )
         expected = (x.shape[0], self._num_classes)
         if not isinstance(logits, Tensor) or tuple(logits.shape) != expected:
             shape = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
             raise HPGMNError(
-                f"{self._name}: forward(x, edge_index) must return a row for each node and a "
+                f"{self._name}: forward({', '.join(inputs)}) must return a row for each node and a "
                 f"column for each class, {expected} (got {shape})."
             )
         if torch.is_grad_enabled() and not logits.requires_grad:
@@ -301,12 +302,13 @@ def _main(
     looped = Looped(name, make, task.num_classes, len(task.replicas))
     x = task.graph.x
     dense = x.toarray() if sp.issparse(x) else np.array(x, np.float32)
-    centers, neighbors = task.statistics.adjacency(first.neighbors).nonzero()
-    edge_index = np.stack([neighbors, centers]).astype(np.int64)  # messages flow to the reader
-    inputs = {
-        "x": torch.from_numpy(dense).to(task.device),
-        "edge_index": torch.from_numpy(edge_index).to(task.device),
-    }
+    edges = task.statistics.adjacency(first.neighbors).tocoo()
+    edges.eliminate_zeros()
+    edge_index = np.stack([edges.col, edges.row]).astype(np.int64)  # messages flow to the reader
+    inputs = {"x": torch.from_numpy(dense), "edge_index": torch.from_numpy(edge_index)}
+    if "edge_weight" in inspect.signature(model.forward).parameters:
+        inputs["edge_weight"] = torch.from_numpy(edges.data.astype(np.float32))
+    inputs = {key: value.to(task.device) for key, value in inputs.items()}
     return main_stage(task, looped, inputs, is_replayable=False)
 
 

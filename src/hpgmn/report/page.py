@@ -7,7 +7,6 @@ computed or drawn first is computed here.
 from __future__ import annotations
 
 import math
-import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -29,12 +28,12 @@ from hpgmn.report.rendering import (
     largest_shares,
     mapping,
     number,
-    printable,
     render_page,
     resource,
     short,
     value_range,
 )
+from hpgmn.report.reproduction import reproduction
 
 MOST_ERRORS = 15
 """Rows in the list of the most frequent errors."""
@@ -52,7 +51,6 @@ STAGE_NAMES = {
     "gcnii": "GCNII",
     "main": "Main training",
 }
-_TABLE_OPTIONS = {"split": "split-column", "categories": "category"}
 
 
 class ReportDataError(ValueError):
@@ -75,7 +73,7 @@ def render_report(data: ReportData) -> str:
             "warnings": sections.warnings([warnings] if isinstance(warnings, str) else warnings),
             "graph": sections.graph(facts(summary)),
             "scores": sections.scores(**_scores(data)),
-            "curves": sections.curves(_curves(data)),
+            "curves": sections.curves(_curves(data), data.explained_member),
             "confusion": sections.confusion(**_confusion(data)),
             "classes": sections.classes(**_class_scores(data)),
         }
@@ -83,6 +81,8 @@ def render_report(data: ReportData) -> str:
             bodies["calibration"] = sections.calibration(**_calibration(data, calibration))
         if choice := _choice(data):
             bodies["choice"] = sections.choice(**choice)
+        if data.metrics.get("members"):
+            bodies["ensemble"] = sections.ensemble(**_ensemble(data))
     with _report_invalid("audit"):
         if "left_out" in data.audit:
             bodies["health"] = sections.left_out(data.audit["left_out"])
@@ -95,12 +95,15 @@ def render_report(data: ReportData) -> str:
             bodies |= _model_sections(sections, data)
     with _report_invalid("explorer"):
         if data.explorer and data.explorer["nodes"]:
-            bodies["explorer"] = sections.explorer(**_explorer(data.explorer))
+            bodies["explorer"] = sections.explorer(
+                member=data.explained_member, **_explorer(data.explorer)
+            )
     with _report_invalid("config"):
         settings = data.config["settings"].items()
         rows = [(str(name), format_setting(value)) for name, value in settings]
-        bodies["settings"] = sections.settings(data.config["model"], rows)
-        bodies["repeat"] = sections.repeat(*_repeat(data))
+        if rows or "ensemble" not in bodies:
+            bodies["settings"] = sections.settings(data.config["model"], rows)
+        bodies["repeat"] = sections.repeat(*reproduction(data))
     return render_page(
         "report.html.j2",
         title=f"{data.metrics['model']} on {data.metrics['graph']}",
@@ -162,6 +165,9 @@ def _headline(data: ReportData) -> dict[str, Any]:
     if not math.isnan(error):
         before = percent(number(calibration.get("ece_before_mean")))
         tiles.append(("Calibration error", percent(error), f"{before} without temperature"))
+    if members := metrics.get("members"):
+        used = sum(row["weight"] > 0 for row in members)
+        tiles.append(("Members", f"{used}", f"of {len(members)} trained"))
     num_splits, num_seeds = len(metrics["splits"]), metrics["seeds"]
     grid = f"{count_noun(num_splits, 'split')} × {count_noun(num_seeds, 'seed')}"
     tiles.append(("Runs", f"{data.num_runs}", grid))
@@ -303,15 +309,34 @@ def _choice(data: ReportData) -> dict[str, Any] | None:
     }
 
 
+def _ensemble(data: ReportData) -> dict[str, Any]:
+    rows = [dict(mapping(row)) for row in data.metrics["members"]]
+    used = [row for row in rows if row["weight"] > 0]
+    settings = [
+        (row["name"], ", ".join(f"{k}={format_setting(v)}" for k, v in row["settings"].items()))
+        for row in rows
+    ]
+    return {
+        "figure": model_plots.member_bars(used, "members"),
+        "members": rows,
+        "num_used": len(used),
+        "shown": data.explained_member,
+        "metric": _metric_name(data),
+        "splits": count_noun(len(data.metrics["splits"]), "split"),
+        "settings": settings,
+    }
+
+
 # Sections about the model
 
 
 def _model_sections(sections: Any, data: ReportData) -> dict[str, Any]:
     content = data.understanding
     scope = None
-    if data.num_runs > 1:
+    if data.num_runs > 1 or data.explained_member is not None:
         models = "Model" if content["seeds"] == 1 else f"Mean of {content['seeds']} models"
-        scope = f"{models} of split {content['split']}."
+        member = "" if data.explained_member is None else f", member '{data.explained_member}'"
+        scope = f"{models} of split {content['split']}{member}."
     label_notes = [line for line in content["notes"] if line.startswith("Nodes to label")]
     other_notes = [line for line in content["notes"] if line not in label_notes]
     bodies = {
@@ -421,63 +446,3 @@ def _explorer(content: Mapping[str, Any]) -> dict[str, Any]:
         "num_weighed": sum("support" in node for node in nodes),
         "examples": [(content["ids"][n], reason) for n, reason in reasons.items()],
     }
-
-
-# How to reproduce the run
-
-
-def train_command(config: Mapping[str, Any]) -> list[str]:
-    """Return the words of the command line that repeats a run."""
-    words = ["hpgmn", "train", str(config["graph"]), "--model", str(config["model"])]
-    words += ["--metric", str(config["metric"])]
-    words += ["--splits", ",".join(str(split) for split in config["splits"])]
-    words += ["--seeds", str(config["seeds"])]
-    for name in ("positive", "protocol", "device"):
-        if config.get(name):
-            words += [f"--{name}", str(config[name])]
-    for name, value in mapping(config.get("tables")).items():
-        words += _table_options(name, value)
-    for name, value in config["settings"].items():
-        words += ["--set", f"{name}={format_setting(value)}"]
-    return [*words, "--no-calibration"] if config.get("calibrate") is False else words
-
-
-def _table_options(name: str, value: Any) -> list[str]:
-    option = f"--{_TABLE_OPTIONS.get(name, name).replace('_', '-')}"
-    if name == "directed":
-        return [option if value else "--undirected"]
-    if name == "split_by":
-        return [option, *(str(word) for word in value)]
-    if isinstance(value, bool):
-        return [option] if value else []
-    values = value if isinstance(value, list) else [value]
-    return [word for item in values for word in (option, str(item))]
-
-
-def _repeat(data: ReportData) -> tuple[str, list[tuple[str, str]]]:
-    """Return the command, and the rows about versions, machine and cost."""
-    from markupsafe import Markup
-
-    words = [shlex.quote(word) for word in train_command(data.config)]
-    lines = [" ".join(words[:3])]
-    for start in range(3, len(words), 2):
-        option = " ".join(words[start : start + 2])
-        if len(lines[-1]) + len(option) > 87:
-            lines[-1] += " \\"
-            lines.append("   ")
-        lines[-1] += f" {option}"
-    metrics = data.metrics
-    rows = [("hpgmn", str(metrics.get("version") or data.config.get("version") or MISSING))]
-    rows += facts(mapping(metrics.get("hardware")))
-    for key, name in (
-        ("seconds", "Time, total"),
-        ("seconds_statistics", "Time, statistics"),
-        ("seconds_training", "Time, training"),
-    ):
-        if not math.isnan(number(metrics.get(key))):
-            rows.append((name, format_duration(metrics[key])))
-    if not math.isnan(number(metrics.get("peak_memory_mb"))):
-        rows.append(("Peak memory", f"{metrics['peak_memory_mb']:,.0f} MB"))
-    # A quoted word may contain line breaks, which belong to the command.
-    code = Markup("\n").join(printable(part) for line in lines for part in line.split("\n"))
-    return code, rows

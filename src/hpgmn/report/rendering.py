@@ -66,6 +66,12 @@ class ReportData:
     explorer: Mapping[str, Any] = field(default_factory=dict)
 
     @property
+    def explained_member(self) -> str | None:
+        """The member of an ensemble that curves and explanations are of; None for other models."""
+        name = self.metrics.get("explained_member")
+        return None if name is None else str(name)
+
+    @property
     def num_runs(self) -> int:
         """The number of splits times seeds."""
         return len(self.metrics["splits"]) * int(self.metrics["seeds"])

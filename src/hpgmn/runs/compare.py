@@ -34,8 +34,18 @@ from hpgmn.runs.folder import (
     record_log,
 )
 from hpgmn.runs.outputs import read_metrics
+from hpgmn.runs.portfolio import ensemble_selection
 from hpgmn.runs.spec import CONFIG_FILE, RunSpec, check_run, make_spec
-from hpgmn.runs.train import Job, default_folder, folder_name, graph_file, open_graph, read_options
+from hpgmn.runs.train import (
+    Job,
+    default_folder,
+    folder_name,
+    graph_file,
+    open_graph,
+    read_options,
+    refuse_engine,
+)
+from hpgmn.training.ensemble import ENSEMBLE
 
 if TYPE_CHECKING:
     from hpgmn.engines import Engine
@@ -86,7 +96,10 @@ def settings_by_model(
     names: Sequence[str], settings: Mapping[str, Any]
 ) -> dict[str, dict[str, Any]]:
     """Distribute settings: ``key`` to every model that has it, ``model.key`` to that model."""
-    known = {name: settings_names(find_model(name).settings) for name in names}
+    known = {
+        name: settings_names(find_model(name).settings) if name != ENSEMBLE else frozenset[str]()
+        for name in names
+    }
     chosen: dict[str, dict[str, Any]] = {name: {} for name in names}
     for path, value in settings.items():
         model, dot, key = path.rpartition(".")
@@ -114,6 +127,9 @@ def compare(
     device: str | None = None,
     deterministic: bool | None = None,
     calibrate: bool | None = None,
+    first_seed: int | None = None,
+    time_limit: float | None = None,
+    refit: bool | None = None,
     columns: Mapping[str, Any] | None = None,
     out: str | Path | None = None,
     resume: bool = False,
@@ -130,7 +146,7 @@ def compare(
     :func:`hpgmn.train`.
 
     Args:
-        models: names of models, or "all".
+        models: names of models, among them "ensemble", or "all".
         settings: ``key`` for every model that has it, ``model.key`` for one.
         out: the folder of the runs [runs/GRAPH-comparison-TIME].
         resume: finished models are kept, interrupted ones continue.
@@ -149,6 +165,8 @@ def compare(
         device=device,
         deterministic=deterministic,
         calibrate=calibrate,
+        first_seed=first_seed,
+        refit=refit,
     )
     by_model = settings_by_model(names, settings or {})
     with record_log() as records:
@@ -159,7 +177,10 @@ def compare(
         checks = []
         for name in names:
             try:
-                spec = make_spec(loaded, source, {**options, "model": name}, by_model[name])
+                selection = ensemble_selection(time_limit) if name == ENSEMBLE else {}
+                values = {**options, "model": name, "selection": selection}
+                spec = make_spec(loaded, source, values, by_model[name])
+                refuse_engine(spec, engine)
                 checks.append((spec, check_run(spec, loaded)))
             except SettingError as error:
                 raise error.prefixed(f"{name}: ") from None

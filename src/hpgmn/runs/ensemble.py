@@ -6,9 +6,9 @@ import math
 import shutil
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,7 +21,7 @@ from hpgmn.evaluation.scores import scores
 from hpgmn.evaluation.selection import select_weights
 from hpgmn.graph import Array, Graph, Split
 from hpgmn.graph.homophily import node_homophily
-from hpgmn.runs.fit import FittedRun
+from hpgmn.runs.fit import FittedRun, TrainedMember
 from hpgmn.runs.folder import HISTORY_FILE, PREDICTIONS_FILE, finish, write_config
 from hpgmn.runs.outputs import (
     TrainingResult,
@@ -40,38 +40,6 @@ from hpgmn.training.ensemble import (
     mix_logits,
 )
 from hpgmn.training.replicas import Fitted
-from hpgmn.training.saved import SavedModel
-
-
-class Member(NamedTuple):
-    """A member of a portfolio: its name, the model, and settings over the model's defaults."""
-
-    name: str
-    model: str
-    settings: dict[str, Any]
-
-
-@dataclass(frozen=True)
-class TrainedMember:
-    """A member trained on every split and seed of a run.
-
-    Attributes:
-        spec: that of the member alone, with its model and all settings.
-        fitted: the outputs on the training graph; parameters and statistics are not needed.
-        model: without statistics in memory (:meth:`SavedModel.release`).
-        seconds: of the training.
-    """
-
-    member: Member
-    spec: RunSpec
-    fitted: Fitted
-    model: SavedModel
-    seconds: float
-
-    @property
-    def name(self) -> str:
-        """The member's name."""
-        return self.member.name
 
 
 def ensemble_weights(
@@ -110,6 +78,7 @@ def write_ensemble(
     weights: Weights,
     splits: Sequence[Split],
     *,
+    refitted: Sequence[TrainedMember] | None = None,
     made: Mapping[str, Any] | None = None,
     warnings: Sequence[str] = (),
     seconds: float | None = None,
@@ -120,18 +89,22 @@ def write_ensemble(
     Args:
         folder: prepared; ``members/NAME`` may hold some members already.
         splits: one for each of the specification's.
+        refitted: the members as they are kept, if they were trained again after the selection;
+            weights, temperatures and validation scores are those of ``trained``.
         made: what the run is made with, for the configs of members.
         seconds: of the whole training; None for the sum over members.
         extra: more entries of ``metrics.json``.
     """
     started = time.perf_counter()
-    models = {one.name: one.model for one in trained}
+    final = refitted or trained
+    models = {one.name: one.model for one in final}
     ensemble = SavedEnsemble.of(models, weights, spec.splits)
-    logits = _mixed(spec, trained, weights)
+    selected = ensemble_logits(spec, trained, weights)
     if spec.calibrate:
-        ensemble.calibrate(logits, graph.y, [split.val for split in splits])
+        ensemble.calibrate(selected, graph.y, [split.val for split in splits])
+    logits = selected if refitted is None else ensemble_logits(spec, final, weights)
     ensemble._latest = (graph, torch.device(spec.device), logits)
-    kept = [one for one in trained if one.name in ensemble.members]
+    kept = [one for one in final if one.name in ensemble.members]
     for one in kept:
         target = folder / MEMBERS_FOLDER / member_folder(one.name)
         target.mkdir(parents=True, exist_ok=True)
@@ -148,7 +121,8 @@ def write_ensemble(
     ]
     write_text(folder / HISTORY_FILE, "\n".join(lines) + "\n")
     shown = ensemble.choose([0]).explained()[0]
-    fitted = _fitted(spec, graph, ensemble, logits, trained, splits, shown)
+    fitted = _fitted(spec, graph, ensemble, selected, trained, splits, shown)
+    fitted.logits = logits
     write_predictions(folder / PREDICTIONS_FILE, graph, fitted, splits, ensemble.temperatures)
     metrics = _metrics(spec, graph, fitted, splits, ensemble)
     metrics["explained_member"] = shown
@@ -162,10 +136,10 @@ def write_ensemble(
     metrics["seconds"] = spent + time.perf_counter() - started
     metrics |= extra or {}
     finish(folder, metrics)
-    return FittedRun(metrics, ensemble, fitted, list(splits))
+    return FittedRun(metrics, ensemble, fitted, list(splits), spec)
 
 
-def _mixed(
+def ensemble_logits(
     spec: RunSpec, trained: Sequence[TrainedMember], weights: Weights, without: str | None = None
 ) -> Tensor:
     """Return the logits (S, N, C) of the ensemble; NaN for a split without other members.
@@ -270,7 +244,7 @@ def _rows(
         weight = sum(weights[one.name]) / len(splits)
         contribution: float | None = 0.0
         if weight:
-            others = _mixed(spec, trained, weights, without=one.name)
+            others = ensemble_logits(spec, trained, weights, without=one.name)
             known = [at for at, row in enumerate(others) if not row.isnan().any()]
             masks = [val[at] for at in known]
             lost = _val_scores(spec, graph, others[known], masks)

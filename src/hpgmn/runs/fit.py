@@ -7,7 +7,7 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +16,13 @@ from hpgmn.base.files import json_digest, read_tensors
 from hpgmn.base.machine import reset_peak_memory
 from hpgmn.base.parsing import read_json
 from hpgmn.base.settings import make_settings, read_yaml
-from hpgmn.graph import Graph, Split
+from hpgmn.graph import Array, Graph, Split
 from hpgmn.graph.graph import graph_content
 from hpgmn.graph.homophily import node_homophily
 from hpgmn.models import find_model
 from hpgmn.models.stage import Replica
 from hpgmn.runs.folder import (
     HISTORY_FILE,
-    PORTFOLIO_FILE,
     PREDICTIONS_FILE,
     STATE_FOLDER,
     finish,
@@ -36,12 +35,13 @@ from hpgmn.runs.outputs import (
     write_history,
     write_predictions,
 )
+from hpgmn.runs.portfolio import Member
 from hpgmn.runs.spec import CONFIG_FILE, RunSpec, check_run, run_environment
 from hpgmn.training.checks import class_number
 from hpgmn.training.ensemble import Predictor
 from hpgmn.training.replicas import Fitted, Progress, fit_replicas
 from hpgmn.training.saved import MODEL_FILE, SavedModel
-from hpgmn.training.state import read_seconds
+from hpgmn.training.state import read_spent
 from hpgmn.training.trainer import deterministic_algorithms
 
 logger = logging.getLogger(__name__)
@@ -94,6 +94,30 @@ def make_monitor(
 
 
 @dataclass(frozen=True)
+class TrainedMember:
+    """A model that was trained on every split and seed of a run.
+
+    Attributes:
+        member: that of the portfolio; otherwise named like its model.
+        spec: what was trained.
+        fitted: the trained replicas.
+        model: the trained model.
+        seconds: the time it took, in earlier processes too.
+    """
+
+    member: Member
+    spec: RunSpec
+    fitted: Fitted
+    model: SavedModel
+    seconds: float
+
+    @property
+    def name(self) -> str:
+        """The member's name."""
+        return self.member.name
+
+
+@dataclass(frozen=True)
 class FittedRun:
     """The result of a training, as it was written into the run folder.
 
@@ -102,95 +126,210 @@ class FittedRun:
         model: the trained model.
         fitted: the trained replicas.
         splits: the split of each replica.
+        spec: what was trained, with the settings that were selected.
     """
 
     metrics: dict[str, Any]
     model: Predictor
     fitted: Fitted
     splits: list[Split]
+    spec: RunSpec
 
 
-def fit_run(
-    spec: RunSpec,
-    graph: Graph,
-    folder: Path,
-    *,
-    checked: tuple[list[Split], list[str]] | None = None,
-    made: Mapping[str, Any] | None = None,
-    report: Callable[[Progress], None] | None = None,
-    should_stop: Callable[[], bool] = lambda: False,
-    memory_share: float = 1.0,
-    warnings: Sequence[str] = (),
-) -> FittedRun:
-    """Train into a prepared folder, score, and write everything but the report.
+@dataclass(frozen=True)
+class Training:
+    """A run in training: its folder, its splits, and how it is observed and stopped.
+
+    Attributes:
+        splits: one for each of the specification's.
+        warnings: what ``metrics.json`` lists.
+        started: the time at which this process began.
+        report: called after each epoch.
+        notify: called with remarks about decisions.
+        should_stop: polled after each epoch; True saves the state and raises KeyboardInterrupt.
+        memory_share: this process's share of the memory, where several train at once.
+    """
+
+    spec: RunSpec
+    graph: Graph
+    folder: Path
+    splits: list[Split]
+    warnings: list[str]
+    started: float
+    report: Callable[[Progress], None] | None = None
+    notify: Callable[[str], None] = logger.info
+    should_stop: Callable[[], bool] = lambda: False
+    memory_share: float = 1.0
+
+    @classmethod
+    def start(
+        cls,
+        spec: RunSpec,
+        graph: Graph,
+        folder: Path,
+        *,
+        checked: tuple[list[Split], list[str]] | None = None,
+        made: Mapping[str, Any] | None = None,
+        warnings: Sequence[str] = (),
+        **callbacks: Any,
+    ) -> Training:
+        """Check a run and record its environment; log warnings.
+
+        Args:
+            checked: the result of :func:`check_run`, if it was called and its warnings logged.
+            made: the result of :func:`run_environment`, if it was called.
+            warnings: those logged before.
+            **callbacks: fields of this class.
+        """
+        if checked is None:
+            checked = check_run(spec, graph)
+            for line in checked[1]:
+                logger.warning(line)
+        started = time.perf_counter() - _elapsed(folder / STATE_FOLDER)
+        reset_peak_memory(spec.device)
+        changed = record_environment(
+            folder, spec, made or run_environment(graph, spec.splits, spec.device)
+        )
+        for line in changed:
+            logger.warning(line)
+        listed = list(dict.fromkeys([*warnings, *checked[1], *changed]))
+        return cls(spec, graph, folder, checked[0], listed, started, **callbacks)
+
+    @property
+    def replica_splits(self) -> list[Split]:
+        """The split of each replica."""
+        return [split for split in self.splits for _ in range(self.spec.seeds)]
+
+    def fit(
+        self,
+        spec: RunSpec,
+        state: Path,
+        identity: str,
+        *,
+        member: Member | None = None,
+        masks: Sequence[tuple[Array, Array]] | None = None,
+        keep_statistics: bool = True,
+        **options: Any,
+    ) -> TrainedMember:
+        """Train a model on every split and seed, or continue from its states.
+
+        Args:
+            state: the folder of the states.
+            identity: that of the training; states of another one are refused.
+            masks: train and validation mask of each replica [those of its split].
+            keep_statistics: for explanations; they may need much memory.
+            **options: those of :func:`~hpgmn.training.replicas.fit_replicas`.
+        """
+        before = time.perf_counter() - _elapsed(state)
+        state.mkdir(parents=True, exist_ok=True)
+        entry = find_model(spec.model)
+        settings = make_settings(entry.settings, spec.settings)
+        replicas = [
+            Replica(number, seed, settings) for number in spec.splits for seed in spec.seed_numbers
+        ]
+        splits = self.replica_splits
+        masks = masks or [(split.train, split.val) for split in splits]
+        with deterministic_algorithms(spec.deterministic, spec.device):
+            fitted = fit_replicas(
+                *(self.graph, entry, replicas, masks),
+                device=spec.device,
+                metric=spec.metric,
+                positive=class_number(spec.positive, self.graph.class_names),
+                folder=state,
+                identity=identity,
+                memory_share=self.memory_share,
+                **({"report": self.report, "should_stop": self.should_stop} | options),
+            )
+        if not keep_statistics:
+            fitted.statistics = None
+        val = [split.val for split in splits] if spec.calibrate else None
+        model = SavedModel.of(entry, fitted, self.graph, [train for train, _ in masks], val)
+        member = member or Member(spec.model, spec.model, spec.settings)
+        return TrainedMember(member, spec, fitted, model, time.perf_counter() - before)
+
+    def write(self, trained: TrainedMember, **extra: Any) -> FittedRun:
+        """Score a trained model once and write everything but the report.
+
+        Args:
+            **extra: further entries of ``metrics.json``.
+        """
+        spec, fitted, model, folder = trained.spec, trained.fitted, trained.model, self.folder
+        model.write(folder / MODEL_FILE)
+        write_history(folder / HISTORY_FILE, fitted.replicas, fitted.history)
+        splits = self.replica_splits
+        write_predictions(folder / PREDICTIONS_FILE, self.graph, fitted, splits, model.temperatures)
+        metrics = _metrics(spec, self.graph, fitted, splits, model)
+        metrics |= self.common_metrics() | extra
+        finish(folder, metrics)
+        return FittedRun(metrics, model, fitted, splits, spec)
+
+    def common_metrics(self) -> dict[str, Any]:
+        """Return the entries of ``metrics.json`` that every kind of run has."""
+        return {
+            "nodes": {
+                part: [int(getattr(split, part).sum()) for split in self.splits]
+                for part in ("train", "val", "test")
+            },
+            "warnings": self.warnings,
+            **({"refit": True} if self.spec.refit else {}),
+            "seconds": time.perf_counter() - self.started,
+        }
+
+
+def _elapsed(state: Path) -> float:
+    """Return the seconds that the trainings whose states are in a folder have taken so far."""
+    return sum(read_spent(path)[0] for path in state.rglob("state-*.safetensors"))
+
+
+def fit_run(spec: RunSpec, graph: Graph, folder: Path, **options: Any) -> FittedRun:
+    """Train one model into a prepared folder, score, and write everything but the report.
 
     An interrupted run of the same specification is continued.
 
     Args:
-        checked: the result of :func:`check_run`, if it was called and its warnings logged.
-        made: the result of :func:`run_environment`, if it was called.
-        report: called after each epoch.
-        should_stop: polled after each epoch; True saves the state and raises KeyboardInterrupt.
-        memory_share: this process's share of the memory, where several train at once.
-        warnings: those logged before, which ``metrics.json`` lists, too.
+        **options: those of :meth:`Training.start`.
     """
-    if checked is None:
-        checked = check_run(spec, graph)
-        for line in checked[1]:
-            logger.warning(line)
-    started = time.perf_counter()
-    reset_peak_memory(spec.device)
-    splits, split_warnings = checked
     entry = find_model(spec.model)
     identity = state_identity(  # reads the config's version, which may be replaced below
         *(folder, spec),
         [graph_content(graph, spec.splits), entry.source],
         lambda: [graph.fingerprint, graph.y.tolist(), entry.source],
     )
-    changed = record_environment(
-        folder, spec, made or run_environment(graph, spec.splits, spec.device)
+    training = Training.start(spec, graph, folder, **options)
+    trained = training.fit(spec, folder / STATE_FOLDER, identity)
+    if spec.refit:
+        trained = refit(training, trained, folder / STATE_FOLDER / "refit")
+    return training.write(trained)
+
+
+def refit(training: Training, trained: TrainedMember, state: Path) -> TrainedMember:
+    """Train a model again on train and validation nodes, for the epochs that were selected.
+
+    Temperatures and validation scores stay those of the first training: the validation nodes
+    select nothing now.
+    """
+    masks = [(split.train | split.val, split.val) for split in training.replica_splits]
+    again = training.fit(
+        *(trained.spec, state, member_identity(training, trained.spec, "refit")),
+        member=trained.member,
+        masks=masks,
+        keep_statistics=trained.fitted.statistics is not None,
+        epochs=trained.fitted.best_epoch,
     )
-    for line in changed:
-        logger.warning(line)
-    settings = make_settings(entry.settings, spec.settings)
-    replicas = [
-        Replica(number, seed, settings) for number in spec.splits for seed in range(spec.seeds)
-    ]
-    replica_splits = [split for split in splits for _ in range(spec.seeds)]
-    state = folder / STATE_FOLDER
-    state.mkdir(exist_ok=True)
-    elapsed = sum(read_seconds(path) for path in state.glob("state-*.safetensors"))
-    with deterministic_algorithms(spec.deterministic, spec.device):
-        fitted = fit_replicas(
-            graph,
-            entry,
-            replicas,
-            [(split.train, split.val) for split in replica_splits],
-            device=spec.device,
-            metric=spec.metric,
-            positive=class_number(spec.positive, graph.class_names),
-            folder=state,
-            identity=identity,
-            report=report,
-            should_stop=should_stop,
-            memory_share=memory_share,
-        )
-    val = [split.val for split in replica_splits] if spec.calibrate else None
-    model = SavedModel.of(entry, fitted, graph, [split.train for split in replica_splits], val)
-    model.write(folder / MODEL_FILE)
-    write_history(folder / HISTORY_FILE, fitted.replicas, fitted.history)
-    write_predictions(folder / PREDICTIONS_FILE, graph, fitted, replica_splits, model.temperatures)
-    metrics = _metrics(spec, graph, fitted, replica_splits, model)
-    metrics["nodes"] = {
-        part: [int(getattr(split, part).sum()) for split in splits]
-        for part in ("train", "val", "test")
-    }
-    metrics["warnings"] = list(dict.fromkeys([*warnings, *split_warnings, *changed]))
-    if (folder / PORTFOLIO_FILE).exists():
-        metrics["portfolio"] = read_json(folder / PORTFOLIO_FILE)
-    metrics["seconds"] = elapsed + time.perf_counter() - started
-    finish(folder, metrics)
-    return FittedRun(metrics, model, fitted, replica_splits)
+    model, before = again.model, trained.model
+    model.temperatures, model.mean_temperatures = before.temperatures, before.mean_temperatures
+    fitted = replace(
+        again.fitted, val_score=trained.fitted.val_score, val_loss=trained.fitted.val_loss
+    )
+    return replace(again, fitted=fitted, seconds=trained.seconds + again.seconds)
+
+
+def member_identity(training: Training, spec: RunSpec, *parts: Any) -> str:
+    """Return the identity under which states of a member of a run are saved and resumed."""
+    about = spec.as_dict()
+    del about["version"]
+    content = graph_content(training.graph, spec.splits)
+    return json_digest([about, content, find_model(spec.model).source, *parts])
 
 
 def state_identity(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import shutil
@@ -32,7 +31,7 @@ from hpgmn.training.saved import MODEL_FILE
 
 METRICS_FILE, HISTORY_FILE = "metrics.json", "history.jsonl"
 PREDICTIONS_FILE, LOG_FILE, STATE_FOLDER = "predictions.parquet", "log.txt", "state"
-REPORT_FILE, PORTFOLIO_FILE, EXPLORER_FILE = "report.html", "portfolio.json", "explorer.json"
+REPORT_FILE, EXPLORER_FILE = "report.html", "explorer.json"
 AUDIT_FILE, UNDERSTANDING_FILE = "audit.json", "understanding.json"
 COMPARISON_FILE = "comparison.json"
 BACKUP_FOLDER = ".replaced"
@@ -40,7 +39,7 @@ BACKUP_FOLDER = ".replaced"
 
 RESULT_FILES = (
     *(REPORT_FILE, MODEL_FILE, ENSEMBLE_FILE, PREDICTIONS_FILE, HISTORY_FILE, LOG_FILE),
-    *(EXPLORER_FILE, AUDIT_FILE, UNDERSTANDING_FILE, PORTFOLIO_FILE),
+    *(EXPLORER_FILE, AUDIT_FILE, UNDERSTANDING_FILE, "portfolio.json"),  # the last before 0.3
 )
 """What a run writes beside its metrics, which mark it as finished, its config, which marks the
 folder as a run's, and the folder of an ensemble's members."""
@@ -67,7 +66,7 @@ def record_environment(folder: Path, spec: RunSpec, now: Mapping[str, Any]) -> l
     A resumed run keeps its original record.
     """
     before = read_yaml(folder / CONFIG_FILE) if (folder / CONFIG_FILE).exists() else {}
-    if "made_with" in before and any((folder / STATE_FOLDER).glob("state*.safetensors")):
+    if "made_with" in before and any((folder / STATE_FOLDER).rglob("state*.safetensors")):
         return changes(before, now)
     if before.get("made_with") != now:
         write_config(folder, spec, now)
@@ -116,7 +115,6 @@ def prepare_folder(
     *,
     resume: bool,
     overwrite: bool,
-    choice: Mapping[str, Any] | None = None,
     made: Mapping[str, Any] | None = None,
 ) -> None:
     """Create the run folder with its ``config.yaml``, or refuse an existing one.
@@ -126,8 +124,6 @@ def prepare_folder(
 
     Args:
         resume: continue an interrupted run of the same specification.
-        choice: how a portfolio chose the settings; written before the config, so that a resumed run
-            does not choose again.
         made: what the run is made with.
     """
     try:
@@ -144,10 +140,6 @@ def prepare_folder(
                 _remove_run(folder)
             remove_stale_drafts(folder, older_than=0)
             folder.mkdir(parents=True, exist_ok=True)
-            if choice is not None:
-                write_text(folder / PORTFOLIO_FILE, json.dumps(choice, indent=1) + "\n")
-            elif is_new:  # left by a choice whose training never started
-                (folder / PORTFOLIO_FILE).unlink(missing_ok=True)
             if is_new:
                 write_config(folder, spec, made)
         except (HPGMNError, OSError):
@@ -201,17 +193,14 @@ def _refuse_links(folder: Path) -> None:
 
 def _is_empty(folder: Path) -> bool:
     """Whether a folder holds nothing but what is written before the config."""
-    early = (PORTFOLIO_FILE, LOCK_FILE)
     return folder.is_dir() and all(
-        path.name in early or is_draft(path.name) for path in folder.iterdir()
+        path.name == LOCK_FILE or is_draft(path.name) for path in folder.iterdir()
     )
 
 
 def _refuse_other(folder: Path, before: RunSpec, spec: RunSpec) -> None:
     """Refuse to continue a run with options other than its first."""
-    old, new = before.as_dict(), spec.as_dict()
-    old |= old.pop("settings")
-    new |= new.pop("settings")
+    old, new = (_requested(one) for one in (before, spec))
     changed = [
         f"{name} ({old.get(name)}, now {new.get(name)})"
         for name in dict.fromkeys([*old, *new])
@@ -222,6 +211,19 @@ def _refuse_other(folder: Path, before: RunSpec, spec: RunSpec) -> None:
             f"The run in {folder} was started with other options: {', '.join(changed)}.",
             Remedy("Resume it with its first options", option="resume", value=True) | RESTART,
         )
+
+
+def _requested(spec: RunSpec) -> dict[str, Any]:
+    """Return the options of a run by name, without what it selects itself and its time limit."""
+    options: dict[str, Any] = spec.as_dict()
+    settings: dict[str, Any] = options.pop("settings")
+    selection = dict(options.pop("selection", {}))
+    selection.pop("time_limit", None)
+    if "portfolio" in selection:
+        options["model"], settings = None, {}
+    elif "neighbors" in selection:
+        settings = {name: value for name, value in settings.items() if name != "neighbors"}
+    return options | {"selection": selection} | settings
 
 
 def finished_run(folder: Path) -> dict[str, Any] | None:

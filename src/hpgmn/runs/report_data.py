@@ -254,7 +254,7 @@ def read_report_data(folder: Path) -> ReportData:
     }
     if "explorer" in recorded:
         require_entries(folder / EXPLORER_FILE, recorded["explorer"], _EXPLORER)
-    stages = _read_history(folder / HISTORY_FILE)
+    stages = _read_history(folder / HISTORY_FILE, metrics.get("explained_member"))
     data = ReportData(config, metrics, stages, classes, confusion, **recorded)
     for name in ("test_score", "val_score", "epochs"):
         try:
@@ -293,8 +293,8 @@ def _class_names(path: Path, metrics: Mapping[str, Any]) -> list[str] | None:
     return [str(name) for name in names]
 
 
-def _read_history(path: Path) -> tuple[LearningCurves, ...]:
-    """Read the curves by stage, stages in the order of their first line."""
+def _read_history(path: Path, member: str | None = None) -> tuple[LearningCurves, ...]:
+    """Read the curves by stage, of an ensemble those of one member, in the order of the lines."""
     points: dict[str, dict[tuple[str, str], dict[int, list[float]]]] = {}
     try:
         text = path.read_text(encoding="utf-8")
@@ -306,6 +306,8 @@ def _read_history(path: Path) -> tuple[LearningCurves, ...]:
             continue
         try:
             row = parse_json(line)
+            if row.get("member") != member:
+                continue
             run = (str(row["split"]), str(row["seed"]))
             epoch, stage = int(row["epoch"]), str(row["stage"])
             point = [number(row.get(name)) for name in CURVE_NAMES]

@@ -73,7 +73,7 @@ from hpgmn.training.shard_task import (
     fit_shards,
     load_shard_stage,
 )
-from hpgmn.training.state import TrainState, read_seconds
+from hpgmn.training.state import TrainState, read_spent
 from hpgmn.training.trainer import deterministic_algorithms, run_training_thread
 
 logger = logging.getLogger(__name__)
@@ -242,7 +242,7 @@ class _RankRun:
             logger.warning(line)
         identity = self.ranks.broadcast_text(identity)
         path = self.state_folder / STATE_FILE
-        earlier = read_seconds(path) if self.ranks.is_first and path.exists() else 0.0
+        earlier = read_spent(path)[0] if self.ranks.is_first and path.exists() else 0.0
         task = ShardTask.of(self.rows, self.replicas, self.ranks)
         state = fit_shards(
             task,

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +24,14 @@ from hpgmn.graph.graph import graph_content
 from hpgmn.models import entry_mismatch, find_model, settings_for
 from hpgmn.training.checks import (
     check_split,
+    fitting_metric,
     graph_warnings,
     positive_class,
     scarce_classes,
     seen_labels,
     skewed_classes,
 )
+from hpgmn.training.ensemble import ENSEMBLE
 
 CONFIG_FILE = "config.yaml"
 DEVICES = ("auto", "cpu", "cuda")
@@ -49,13 +51,18 @@ class RunSpec:
     Attributes:
         graph: the dataset's name or the path of the graph.
         settings: all of the model's settings.
-        seeds: how many seeds on each split: 0 … seeds-1.
+        seeds: how many seeds on each split: first_seed … first_seed + seeds - 1.
         protocol: the protocol whose splits are used, if any.
         metric: what selects epochs and is reported.
         positive: the class that average_precision and precision@K of two classes look for.
         calibrate: whether a temperature is fitted to the validation nodes.
         tables: the roles of columns, where the graph is read from tables.
         deterministic: whether a GPU gives bit-identical results.
+        refit: whether the model is trained again on train and validation nodes after selection.
+        selection: what is selected on validation nodes, see :mod:`hpgmn.runs.pool`: members of the
+            portfolio ("portfolio": "ensemble" or "single", with "time_limit", and "members" and
+            "settings" where given), or edge directions ("neighbors": the candidates). Model and
+            settings are then the selected ones.
     """
 
     graph: str
@@ -70,6 +77,14 @@ class RunSpec:
     tables: dict[str, Any] = field(default_factory=dict)
     positive: str | None = None
     deterministic: bool = False
+    first_seed: int = 0
+    refit: bool = False
+    selection: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def seed_numbers(self) -> range:
+        """The seeds on each split."""
+        return range(self.first_seed, self.first_seed + self.seeds)
 
     def as_dict(self) -> dict[str, Any]:
         """Return the content of ``config.yaml``."""
@@ -81,9 +96,12 @@ class RunSpec:
             **({} if self.positive is None else {"positive": self.positive}),
             "splits": list(self.splits),
             "seeds": self.seeds,
+            **({"first_seed": self.first_seed} if self.first_seed else {}),
             "device": self.device,
             "calibrate": self.calibrate,
             **({"deterministic": True} if self.deterministic else {}),
+            **({"refit": True} if self.refit else {}),
+            **({"selection": dict(self.selection)} if self.selection else {}),
             **({"tables": dict(self.tables)} if self.tables else {}),
             "settings": dict(self.settings),
             "version": __version__,
@@ -112,6 +130,9 @@ class RunSpec:
                 tables=dict(content.get("tables") or {}),
                 positive=content.get("positive"),
                 deterministic=bool(content.get("deterministic", False)),
+                first_seed=int(content.get("first_seed") or 0),
+                refit=bool(content.get("refit", False)),
+                selection=dict(content.get("selection") or {}),
             )
         except (KeyError, TypeError, ValueError) as error:
             remedy = Remedy("Train again", option="overwrite", value=True) | "Restore it"
@@ -139,19 +160,18 @@ def make_spec(
         settings: what differs from these settings.
     """
     name = options.get("model", "hpgmn")
-    kind = find_model(name).settings
     dataset = DATASETS.get(source)
-    values = options.get("settings")
-    if values is None:
-        values = settings_for(source if dataset else None, name)
-    chosen = make_settings(kind, {**values, **(settings or {})})
+    values: dict[str, Any] = {}
+    selection = dict(options.get("selection", {}))
+    if name != ENSEMBLE:
+        values, selection = _model_settings(graph, source, options, settings or {})
     metric = options.get("metric", dataset.metric if dataset else "accuracy")
     numbers = split_numbers(options.get("splits", "all"), graph)
     labels = seen_labels(graph, [graph.split(number) for number in numbers])
     return RunSpec(
         graph=source if dataset else str(Path(source).expanduser().resolve()),
         model=name,
-        settings=settings_dict(chosen),
+        settings=values,
         splits=numbers,
         seeds=options.get("seeds", 1),
         protocol=options.get("protocol"),
@@ -161,7 +181,47 @@ def make_spec(
         tables=options.get("tables", {}),
         positive=positive_class(metric, labels, graph.class_names, options.get("positive")),
         deterministic=options.get("deterministic", False),
+        first_seed=options.get("first_seed", 0),
+        refit=options.get("refit", False),
+        selection=selection,
     )
+
+
+def _model_settings(
+    graph: Graph, source: str, options: Mapping[str, Any], settings: Mapping[str, Any]
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return all settings of a model, and the edge directions to select from if it sets none.
+
+    HP-GMN reads both directions by default; other models read one at a time.
+    """
+    name = options.get("model", "hpgmn")
+    kind = find_model(name).settings
+    values = options.get("settings")
+    if values is None:
+        values = settings_for(source if source in DATASETS else None, name)
+    values = {**values, **settings}
+    directions = [
+        direction
+        for info in fields(kind)
+        if info.name == "neighbors" and not name.startswith("hpgmn")
+        for direction in info.metadata["choices"]
+    ]
+    selection: dict[str, Any] = {}
+    if directions and "neighbors" not in values and graph.has_one_way_edges:
+        selection["neighbors"] = directions
+    return settings_dict(make_settings(kind, values)), selection
+
+
+def choose_metric(
+    graph: Graph, source: str, options: dict[str, Any], notify: Callable[[str], None]
+) -> None:
+    """Set the metric that fits the classes where none is named and the dataset has none."""
+    if "metric" in options or source in DATASETS:
+        return
+    numbers = split_numbers(options.get("splits", "all"), graph)
+    train = np.concatenate([graph.y[graph.split(number).train] for number in numbers])
+    options["metric"], reason = fitting_metric(train, graph.class_names)
+    notify(f"Metric: {options['metric']}, because {reason}.")
 
 
 def split_numbers(requested: str | int | Sequence[int], graph: Graph) -> tuple[int, ...]:
@@ -215,8 +275,9 @@ def check_seeds(seeds: int) -> None:
 
 def check_run(spec: RunSpec, graph: Graph) -> tuple[list[Split], list[str]]:
     """Refuse what cannot be trained before work starts; return the splits and warnings."""
-    entry = find_model(spec.model)
-    entry.floats(graph, make_settings(entry.settings, spec.settings))  # builds a user's own model
+    if spec.model != ENSEMBLE:
+        entry = find_model(spec.model)
+        entry.floats(graph, make_settings(entry.settings, spec.settings))  # builds an own model
     require_metric(spec.metric, graph.num_classes, f"'{graph.name}'")
     positive_class(spec.metric, graph.y[:0], graph.class_names, spec.positive)
     check_seeds(spec.seeds)

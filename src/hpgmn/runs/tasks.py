@@ -12,16 +12,16 @@ from hpgmn.base.files import write_bytes
 from hpgmn.base.parsing import parse_json
 from hpgmn.engines import Channel, Engine, RateLimiter, Task, TaskResult
 from hpgmn.graph import Graph
-from hpgmn.runs.fit import Monitor, fit_run
+from hpgmn.runs.fit import Monitor
 from hpgmn.runs.folder import (
     LOG_FILE,
     METRICS_FILE,
-    PORTFOLIO_FILE,
     drop_backup,
     log_file,
     prepare_folder,
     warnings_among,
 )
+from hpgmn.runs.pool import fit_spec
 from hpgmn.runs.spec import RunSpec
 from hpgmn.training.replicas import Progress
 
@@ -32,17 +32,15 @@ TRIES = 3
 
 
 def run_task(
-    argument: tuple[RunSpec, Mapping[str, bytes], Sequence[logging.LogRecord]],
-    graph: Graph,
-    line: Channel,
+    argument: tuple[RunSpec, Sequence[logging.LogRecord]], graph: Graph, line: Channel
 ) -> dict[str, bytes] | HPGMNError:
     """Train in a temporary folder; return its files (name → content), or a user's mistake.
 
     Args:
-        argument: what is trained, files to put into its folder, and what was logged earlier.
+        argument: what is trained, and what was logged earlier.
         line: the connection to the process that started the task.
     """
-    spec, files, earlier = argument
+    spec, earlier = argument
     logging.getLogger("hpgmn").setLevel(logging.INFO)  # as the commands do
     is_time = RateLimiter()
 
@@ -53,11 +51,9 @@ def run_task(
     with tempfile.TemporaryDirectory(prefix="hpgmn-") as path:
         folder = Path(path)
         prepare_folder(folder, spec, resume=False, overwrite=False)
-        for name, content in files.items():
-            (folder / name).write_bytes(content)
         try:
             with log_file(folder / LOG_FILE, earlier):
-                fit_run(
+                fit_spec(
                     *(spec, graph, folder),
                     report=report,
                     should_stop=line.should_stop,
@@ -87,9 +83,7 @@ def train_on_engine(
 
     def next_task() -> Task | None:
         for folder, spec in waiting:
-            choice = folder / PORTFOLIO_FILE
-            files = {choice.name: choice.read_bytes()} if choice.exists() else {}
-            return Task(str(folder), run_task, (spec, files, tuple(records)), graph)
+            return Task(str(folder), run_task, (spec, tuple(records)), graph)
         return None
 
     def on_result(result: TaskResult) -> None:

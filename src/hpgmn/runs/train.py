@@ -1,4 +1,4 @@
-"""Train a run: read the graph, choose settings, train, score once, write the run folder."""
+"""Train a run: read the graph, select what is left open, train, score once, write the folder."""
 
 from __future__ import annotations
 
@@ -14,13 +14,11 @@ from hpgmn.base.errors import Remedy, SettingError
 from hpgmn.base.files import lock_folder
 from hpgmn.graph import Graph, Split
 from hpgmn.graph.datasets import DATASETS, load
-from hpgmn.models import find_model, has_settings_for, is_custom, read_config
-from hpgmn.runs.fit import FittedRun, Monitor, ProgressCallback, fit_run, make_monitor
+from hpgmn.models import has_settings_for, is_custom, read_config
+from hpgmn.runs.fit import FittedRun, Monitor, ProgressCallback, make_monitor
 from hpgmn.runs.folder import (
     LOG_FILE,
-    PORTFOLIO_FILE,
     check_resume,
-    earlier_run,
     finished_run,
     interruptible,
     log_file,
@@ -28,8 +26,19 @@ from hpgmn.runs.folder import (
     record_log,
     warnings_among,
 )
+from hpgmn.runs.pool import fit_spec
+from hpgmn.runs.portfolio import portfolio_selection, selected_members
 from hpgmn.runs.run import Run, open_run
-from hpgmn.runs.spec import RunSpec, changes, check_run, make_spec, resolve_device, run_environment
+from hpgmn.runs.spec import (
+    RunSpec,
+    changes,
+    check_run,
+    choose_metric,
+    make_spec,
+    resolve_device,
+    run_environment,
+)
+from hpgmn.training.ensemble import ENSEMBLE
 
 if TYPE_CHECKING:
     from hpgmn.engines import Engine
@@ -51,7 +60,13 @@ def train(
     device: str | None = None,
     deterministic: bool | None = None,
     calibrate: bool | None = None,
-    portfolio: bool | None = None,
+    first_seed: int | None = None,
+    ensemble: bool = False,
+    single: bool = False,
+    members: str | Sequence[str] | None = None,
+    portfolio: bool = True,
+    time_limit: float | None = None,
+    refit: bool | None = None,
     columns: Mapping[str, Any] | None = None,
     out: str | Path | None = None,
     resume: bool = False,
@@ -64,24 +79,33 @@ def train(
 ) -> Run:
     """Train every requested split and seed at once and write a run folder.
 
-    Without a model, settings or a config, and on a graph without shipped settings, a portfolio of
-    settings is tried on validation nodes and the best is trained.
+    Without a model, settings or a config, and on a graph without shipped settings, the members of a
+    portfolio are trained and combined. Of a baseline or your own model without the setting
+    ``neighbors``, the edge direction is selected on validation nodes.
 
     Args:
         graph: a graph, a dataset name, a graph file or tables; None: that of the config.
-        model: a model's name, or ``package.module:Class`` of your own [hpgmn].
+        model: a model's name, ``package.module:Class`` of your own, or "ensemble" [hpgmn].
         settings: what differs from the settings of the config, or else from the shipped ones.
         config: a YAML file, the ``config.yaml`` of a run, or a shipped name such as "paper".
         splits: "all", a number or numbers [all].
         seeds: seeds per split [1].
         protocol: a published protocol, whose splits are used.
-        metric: what selects epochs and is reported [that of the dataset, or accuracy].
+        metric: what selects epochs and is reported [that of the dataset; else by the classes of
+            train nodes: accuracy, average_precision or balanced_accuracy].
         positive: of two classes the one that average_precision and precision@K look for [the
             rarer].
         device: "auto", "cpu" or "cuda" [auto].
         deterministic: bit-identical results on a GPU [no].
         calibrate: fit a temperature to the validation nodes [yes].
-        portfolio: whether to try the portfolio [only where nothing else gives settings].
+        first_seed: the first of the seeds [0].
+        ensemble: train the portfolio, with the shipped settings of the dataset, and combine members
+            [where nothing else gives a model or settings].
+        single: train the portfolio and keep the best member.
+        members: names of members to train instead of all, in a list or with commas.
+        portfolio: False trains the default model.
+        time_limit: seconds for the training of members [300].
+        refit: train again on train and validation nodes after selection [no].
         columns: keywords of ``hpgmn.load`` about the columns of tables.
         out: the run folder [runs/GRAPH-MODEL-TIME].
         resume: continue the interrupted run in ``out``.
@@ -105,41 +129,56 @@ def train(
         device=device,
         deterministic=deterministic,
         calibrate=calibrate,
+        first_seed=first_seed,
+        refit=refit,
     )
     with record_log() as records:
         source, loaded, is_in_memory = open_graph(graph, options, columns, engine, monitor)
-        named = {"model": model, "config": config}
-        is_chosen = uses_portfolio(source, portfolio, named, settings)
-        if settings and not is_chosen and uses_portfolio(source, portfolio, named, None):
-            monitor.note("The portfolio is not tried, because settings are given.")
-        spec = make_spec(loaded, source, options, {} if is_chosen else settings)
+        selection = portfolio_selection(
+            source,
+            model=model,
+            config={} if config is None else options,
+            settings=settings,
+            portfolio=portfolio,
+            ensemble=ensemble,
+            single=single,
+            members=members,
+            time_limit=time_limit,
+        )
+        options["selection"] = selection
+        if selection:
+            options["model"] = ENSEMBLE
+            selected_members(selection, loaded, source)  # refuses unknown names
+        elif settings and portfolio and model is config is None and not has_settings_for(source):
+            monitor.note("The portfolio is not trained, because settings are given.")
+        spec = make_spec(loaded, source, options, settings)
+        refuse_engine(spec, engine)
         checked = check_run(spec, loaded)
         if options.get("made_with") and options.get("graph") == spec.graph:
             for line in changes(options, run_environment(loaded, spec.splits, spec.device)):
                 logger.warning(line)
         for line in checked[1]:  # before minutes of work
             logger.warning(line)
-        choice = None
-        if is_chosen:
-            choice = _choose(spec, loaded, settings, out, engine, monitor, resume, overwrite)
-        if choice is not None:
-            options |= {"model": choice.model, "settings": choice.settings}
-            kind = find_model(choice.model).settings
-            known = {key: value for key, value in (settings or {}).items() if hasattr(kind, key)}
-            spec = make_spec(loaded, source, options, known)
-            checked = check_run(spec, loaded)
-        folder = Path(out) if out is not None else default_folder(loaded.name, spec.model)
+        kind = "best" if single else spec.model
+        folder = Path(out) if out is not None else default_folder(loaded.name, kind)
         if is_in_memory:
             spec = replace(spec, graph=str(graph_file(folder, loaded).resolve()))
-        job = Job(
-            *(spec, loaded, folder, checked, records),
-            choice=None if choice is None else choice.as_dict(),
-            is_in_memory=is_in_memory,
-        )
+        job = Job(spec, loaded, folder, checked, records, is_in_memory)
         with lock_folder(folder), interruptible(folder, monitor.notify):
             return job.run(
                 monitor, resume=resume, overwrite=overwrite, report=report, engine=engine
             )
+
+
+def refuse_engine(spec: RunSpec, engine: Engine | None) -> None:
+    """Refuse to train an ensemble on a cluster."""
+    if engine is not None and spec.selection.get("portfolio") == "ensemble":
+        raise SettingError(
+            "An ensemble is trained on one machine.",
+            Remedy("Keep the best member", option="single", value=True)
+            | Remedy("Name a model", option="model")
+            | "Leave out the engine",
+        )
 
 
 def read_options(config: str | Path | None, **options: Any) -> dict[str, Any]:
@@ -173,10 +212,12 @@ def open_graph(
 ) -> tuple[str, Graph, bool]:
     """Return the name or path of a graph, the graph, and whether it exists in memory only.
 
-    The device in ``options`` is resolved; of tables they also get the roles of columns.
+    The device in ``options`` is resolved, and they get a metric that fits the classes; of tables
+    they also get the roles of columns.
     """
     options["device"] = resolve_device(options.get("device", "auto"), engine)
     if isinstance(graph, Graph):
+        choose_metric(graph, graph.name, options, monitor.note)
         return graph.name, graph, graph.name not in DATASETS
     source = graph if graph is not None else options.get("graph")
     if source is None:
@@ -197,60 +238,8 @@ def open_graph(
         log=monitor.note,
         progress=monitor.step,
     )
+    choose_metric(loaded, str(source), options, monitor.note)
     return str(source), loaded, False
-
-
-def uses_portfolio(
-    source: str,
-    requested: bool | None,
-    named: Mapping[str, Any],
-    settings: Mapping[str, Any] | None,
-) -> bool:
-    """Return whether a portfolio chooses model and settings.
-
-    Args:
-        named: options that name a model and all its settings, with their values.
-        settings: single settings; with them the portfolio is tried on request only.
-    """
-    given = [option for option, value in named.items() if value]
-    if requested and given:
-        raise SettingError(
-            "The portfolio chooses model and settings itself.",
-            Remedy(f"Leave out {' and '.join(given)}")
-            | Remedy("Switch the portfolio off", option="portfolio", value=False),
-        )
-    if requested is not None:
-        return requested
-    return not given and not settings and not has_settings_for(source)
-
-
-def _choose(
-    spec: RunSpec,
-    graph: Graph,
-    settings: Mapping[str, Any] | None,
-    out: str | Path | None,
-    engine: Engine | None,
-    monitor: Monitor,
-    resume: bool,
-    overwrite: bool,
-) -> Any:
-    """Return the choice of the portfolio, that of the interrupted run, or None if it has none."""
-    from hpgmn.runs.portfolio import choose_settings, read_choice
-
-    if out is not None and earlier_run(Path(out), resume=resume, overwrite=overwrite) and resume:
-        choice = read_choice(Path(out) / PORTFOLIO_FILE)
-        if choice is not None:
-            monitor.note(f"The settings were chosen before: '{choice.name}' ({choice.model}).")
-        return choice
-    device = spec.device
-    if engine is not None:
-        monitor.note("The portfolio is tried on this machine, its choice trained on the cluster.")
-        device = resolve_device("auto")
-    try:
-        return choose_settings(replace(spec, device=device), graph, settings, monitor)
-    except KeyboardInterrupt:
-        monitor.notify("No settings were chosen yet; nothing is saved.")
-        raise
 
 
 def default_folder(graph: str, model: str) -> Path:
@@ -281,7 +270,6 @@ class Job:
     Attributes:
         checked: splits and warnings of :func:`~hpgmn.runs.spec.check_run`.
         records: what was logged before.
-        choice: how a portfolio chose the settings.
         is_in_memory: whether the graph exists in memory only.
     """
 
@@ -290,7 +278,6 @@ class Job:
     folder: Path
     checked: tuple[list[Split], list[str]]
     records: Sequence[logging.LogRecord]
-    choice: Mapping[str, Any] | None = None
     is_in_memory: bool = False
 
     def run(
@@ -306,11 +293,7 @@ class Job:
         spec, graph, folder = self.spec, self.graph, self.folder
         made = run_environment(graph, spec.splits, spec.device)
         prepare_folder(
-            *(folder, spec),
-            resume=resume,
-            overwrite=overwrite,
-            choice=self.choice,
-            made=None if engine else made,
+            *(folder, spec), resume=resume, overwrite=overwrite, made=None if engine else made
         )
         if self.is_in_memory:
             from hpgmn.graph.files import write_graph
@@ -326,19 +309,23 @@ class Job:
             metrics = finished_run(folder)
         fitted = None
         if metrics is not None:  # only the report is missing
-            model = open_run(folder, spec.model if is_custom(spec.model) else None).model
+            opened = open_run(folder, spec.model if is_custom(spec.model) else None)
+            spec, model = opened.spec, opened.model
         else:
             earlier = list(self.records)
             with log_file(folder / LOG_FILE, earlier):
-                fitted = fit_run(
+                fitted = fit_spec(
                     *(spec, graph, folder),
                     checked=self.checked,
                     made=made,
-                    report=lambda now: monitor.progress(f"{graph.name} {spec.model}", now),
-                    should_stop=monitor.should_stop,
                     warnings=warnings_among(earlier),
+                    report=lambda now: monitor.progress(f"{graph.name} {spec.model}", now),
+                    notify=monitor.note,
+                    should_stop=monitor.should_stop,
                 )
-            model, metrics = fitted.model, fitted.metrics
+            spec, model, metrics = fitted.spec, fitted.model, fitted.metrics
+            if metrics.get("interrupted"):  # a second Ctrl-C still ends the report
+                monitor = replace(monitor, should_stop=lambda: False)
         run = Run(folder, spec, model, graph=graph, metrics=metrics, device=spec.device)
         if report:
             explain_run(run, monitor, fitted)

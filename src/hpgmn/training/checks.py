@@ -74,11 +74,20 @@ def check_counts(
             "classification needs at least two.",
             "Label more nodes, of another class",
         )
+    warnings = []
     missing = [class_names[int(c)] for c in np.flatnonzero(counts.train == 0)]
     if missing:
         names = ", ".join(missing)
-        return [f"Split {number}: no train node of class {names}; it can never be predicted well."]
-    return []
+        warnings.append(
+            f"Split {number}: no train node of class {names}; it can never be predicted well."
+        )
+    validated = np.flatnonzero(counts.val)
+    if len(validated) == 1:
+        warnings.append(
+            f"Split {number}: all validation nodes are of class {class_names[validated[0]]}, so "
+            "they select the best epoch and model poorly. Label others, or make other splits."
+        )
+    return warnings
 
 
 def scarce_classes(counts: Array, class_names: Sequence[str]) -> list[str]:
@@ -94,6 +103,34 @@ def scarce_classes(counts: Array, class_names: Sequence[str]) -> list[str]:
         f"{subject} fewer than {FEW_NODES} train nodes in {where}: too few to learn "
         "from. Label more nodes, or merge classes."
     ]
+
+
+RARE, RARE_AMONG_MANY = 0.1, 0.2
+"""The rarer of two classes is rare below this share of the train nodes; the rarest of more classes
+below this part of an even share."""
+
+
+def fitting_metric(labels: Array, class_names: Sequence[str]) -> tuple[str, str]:
+    """Return the metric that fits the classes of train nodes, and the reason.
+
+    Args:
+        labels: of the train nodes, -1 where unknown.
+
+    >>> fitting_metric(np.array([0] * 95 + [1] * 5), ["paid", "fraud"])
+    ('average_precision', "5 % of the train nodes are of class 'fraud'")
+    >>> fitting_metric(np.array([0, 1, 1]), ["paid", "fraud"])
+    ('accuracy', 'no class is rare')
+    """
+    counts = np.bincount(labels[labels >= 0], minlength=len(class_names))
+    present = np.flatnonzero(counts)
+    if len(present) < 2:  # refused later
+        return "accuracy", "no class is rare"
+    rarest = int(present[counts[present].argmin()])
+    share = counts[rarest] / counts.sum()
+    if share >= (RARE if len(present) == 2 else RARE_AMONG_MANY / len(present)):
+        return "accuracy", "no class is rare"
+    metric = metric_for_skewed(len(class_names))
+    return metric, f"{100 * share:.2g} % of the train nodes are of class '{class_names[rarest]}'"
 
 
 def metric_for_skewed(num_classes: int) -> str:

@@ -1,0 +1,399 @@
+"""Train several members on the splits and seeds of a run; keep the best, or combine them.
+
+Members are trained one after the other. At rungs, numbers of epochs, a member that is far behind
+what earlier members had there is stopped (asynchronous successive halving, Li and others, MLSys
+2020). At the time limit, or on Ctrl-C, the member in training finishes with its best epoch so far.
+
+One member is kept for all splits: where splits overlap, validation nodes of one that are test nodes
+of another influence the selection, as in any search over such splits. Weights of an ensemble are
+those of each split alone.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import shutil
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from hpgmn.base.errors import HPGMNError, Remedy, count_noun
+from hpgmn.base.files import damaged_file, verify_run_checksum, with_checksum, write_text
+from hpgmn.base.metrics import metric_words
+from hpgmn.base.parsing import read_json
+from hpgmn.base.settings import make_settings, read_yaml, settings_dict, to_plain
+from hpgmn.graph import Graph
+from hpgmn.models import find_model
+from hpgmn.runs.ensemble import ensemble_weights, write_ensemble
+from hpgmn.runs.fit import FittedRun, TrainedMember, Training, fit_run, member_identity, refit
+from hpgmn.runs.folder import STATE_FOLDER, write_config
+from hpgmn.runs.portfolio import Member, selected_members
+from hpgmn.runs.spec import CONFIG_FILE, RunSpec
+from hpgmn.training import replicas
+from hpgmn.training.replicas import Progress
+from hpgmn.training.state import read_spent
+
+logger = logging.getLogger(__name__)
+
+RUNGS = dict(zip(replicas.RUNGS, (0.2, 0.1, 0.05), strict=True))
+"""Epochs of the last stage at which a member is stopped if its best validation score so far is
+lower than the best of earlier members there by more than this."""
+EPOCHS_PER_SECOND = 20
+"""With deterministic algorithms a second of the time limit stands for so many epochs."""
+SCHEDULE_FILE = "schedule.json"
+
+
+def fit_spec(spec: RunSpec, graph: Graph, folder: Path, **options: Any) -> FittedRun:
+    """Train a run into a prepared folder, select what it leaves open, and write its files.
+
+    Args:
+        **options: those of :meth:`~hpgmn.runs.fit.Training.start`.
+    """
+    if not spec.selection:
+        return fit_run(spec, graph, folder, **options)
+    training = Training.start(spec, graph, folder, **options)
+    if "neighbors" in spec.selection:
+        return _select_direction(training)
+    return _train_portfolio(training)
+
+
+def _select_direction(training: Training) -> FittedRun:
+    """Train a model with each edge direction and keep the best."""
+    spec = training.spec
+    members = [
+        Member(direction, spec.model, spec.settings | {"neighbors": direction})
+        for direction in spec.selection["neighbors"]
+    ]
+    pool = train_pool(training, members)
+    best = pool.best()
+    scores = {row["name"]: row["val_score_mean"] for row in pool.rows}
+    others = ", ".join(
+        f"{name} {100 * score:.1f}"
+        for name, score in scores.items()
+        if name != best.member.name and score is not None
+    )
+    training.notify(
+        f"Edge direction of {spec.model}: '{best.member.name}', the best on validation nodes "
+        f"({100 * scores[best.member.name]:.1f}; {others or 'the others are far behind'})."
+    )
+    return _write_best(training, best, selected={"neighbors": scores})
+
+
+def _train_portfolio(training: Training) -> FittedRun:
+    """Train the members of the portfolio; keep the best, or combine them."""
+    spec, graph, folder = training.spec, training.graph, training.folder
+    members, note = selected_members(spec.selection, graph, spec.graph)
+    limit = float(spec.selection["time_limit"])
+    splits = count_noun(len(spec.splits), "split")
+    training.notify(
+        f"Training up to {count_noun(len(members), 'member')} of the portfolio on {splits} within "
+        f"{limit:g} seconds."
+    )
+    if note is not None:
+        training.notify(note)
+    pool = train_pool(training, members, time_limit=limit)
+    content = {
+        "chosen": None,
+        "metric": spec.metric,
+        "positive": spec.positive,
+        "splits": list(spec.splits),
+        "seeds": spec.seeds,
+        "seconds": pool.seconds,
+        "time_limit": limit,
+        "note": note,
+        "members": pool.rows,
+    }
+    extra: dict[str, Any] = {"interrupted": True} if pool.is_interrupted else {}
+    if spec.selection["portfolio"] == "single":
+        best = pool.best()
+        content["chosen"] = best.member.name
+        training.notify(_sentence(content))
+        return _write_best(training, best, portfolio=content, **extra)
+    weights = ensemble_weights(spec, graph, pool.trained, training.splits)
+    refitted = None
+    if spec.refit:
+        states = folder / STATE_FOLDER / "refit"
+        refitted = [
+            refit(training, one, states / one.name) if any(weights[one.name]) else one
+            for one in pool.trained
+        ]
+    return write_ensemble(
+        *(spec, graph, folder, pool.trained, weights, training.splits),
+        refitted=refitted,
+        made=read_yaml(folder / CONFIG_FILE).get("made_with"),
+        extra={**training.common_metrics(), "portfolio": content, **extra},
+    )
+
+
+def _write_best(training: Training, best: TrainedMember, **extra: Any) -> FittedRun:
+    """Write the best member as the run."""
+    folder, asked = training.folder, training.spec
+    if asked.refit:
+        best = refit(training, best, folder / STATE_FOLDER / "refit")
+    best = replace(best, spec=replace(best.spec, refit=asked.refit, selection=asked.selection))
+    write_config(folder, best.spec, read_yaml(folder / CONFIG_FILE).get("made_with"))
+    return training.write(best, **extra)
+
+
+def _sentence(content: Mapping[str, Any]) -> str:
+    """Summarise which member was kept, and by how much it is the best."""
+    scores = {row["name"]: row["val_score_mean"] for row in content["members"]}
+    best = scores.pop(content["chosen"])
+    others = [score for score in scores.values() if score is not None]
+    metric = metric_words(content["metric"], content["positive"])
+    text = f"Best member on validation nodes: '{content['chosen']}', {metric} {100 * best:.1f}"
+    return f"{text}; the next has {100 * max(others):.1f}." if others else f"{text}."
+
+
+@dataclass(frozen=True)
+class Pool:
+    """Trained members, in the order of their training.
+
+    Attributes:
+        rows: of every member name, model, settings, validation scores, seconds, scores at rungs and
+            ``failure``: why it was not trained to its end.
+        seconds: the time that all members took.
+        is_interrupted: whether Ctrl-C ended the training.
+    """
+
+    trained: list[TrainedMember]
+    rows: list[dict[str, Any]]
+    seconds: float
+    is_interrupted: bool
+
+    def best(self) -> TrainedMember:
+        """Return the member with the highest mean validation score, ties by lower loss."""
+        return max(
+            self.trained,
+            key=lambda one: (
+                float(one.fitted.val_score.double().mean()),
+                -float(one.fitted.val_loss.double().mean()),
+            ),
+        )
+
+
+def train_pool(
+    training: Training, members: Sequence[Member], *, time_limit: float | None = None
+) -> Pool:
+    """Train members in their order; those of an interrupted run are continued or kept.
+
+    A member that cannot be trained is skipped with a warning. At least one is trained.
+
+    Args:
+        time_limit: in seconds. Without one, Ctrl-C saves the state and raises KeyboardInterrupt.
+    """
+    work = _PoolWork(training, members, time_limit)
+    trained: list[TrainedMember] = []
+    rows: list[dict[str, Any]] = []
+    for member in members:
+        result, row = work.train(member, is_first=not trained)
+        rows.append(row)
+        if result is not None:
+            trained.append(result)
+    if not trained:
+        raise HPGMNError(
+            f"No member can be trained on '{training.graph.name}'. {rows[0]['name']}: "
+            f"{rows[0]['failure']}",
+            Remedy("Train the default", option="portfolio", value=False)
+            | Remedy("Name a model", option="model"),
+        )
+    untried = ", ".join(row["name"] for row in rows if row["failure"] == work.untried_reason())
+    if untried:
+        training.notify(f"Not tried ({work.untried_reason()}): {untried}.")
+    return Pool(trained, rows, sum(row["seconds"] for row in rows), work.is_interrupted)
+
+
+class _StoppedMemberError(HPGMNError):
+    """A member is far behind; the message says how far."""
+
+
+class _PoolWork:
+    """The training of a pool: its schedule file, its budget, and what is compared at rungs."""
+
+    def __init__(
+        self, training: Training, members: Sequence[Member], time_limit: float | None
+    ) -> None:
+        self.training, self.time_limit = training, time_limit
+        self.states = training.folder / STATE_FOLDER
+        self.states.mkdir(exist_ok=True)
+        self.schedule = _read_schedule(self.states / SCHEDULE_FILE)
+        self.is_interrupted = False
+        self.best = -math.inf  # the best mean validation score so far
+        self.counts_epochs = training.spec.deterministic
+        self.limit: float = math.inf
+        if time_limit is not None:
+            self.limit = time_limit * (EPOCHS_PER_SECOND if self.counts_epochs else 1)
+        dropped = [row for row in self.schedule.values() if row["failure"] is not None]
+        seconds, epochs = _spent(self.states)  # in earlier processes
+        self.seconds: float = seconds + sum(row["seconds"] for row in dropped)
+        self.epochs: int = epochs + sum(row["epochs"] for row in dropped)
+        self.started = time.perf_counter()
+
+    @property
+    def left(self) -> float:
+        """The seconds, or epochs, that are left."""
+        if self.counts_epochs:
+            return self.limit - self.epochs
+        return self.limit - self.seconds - (time.perf_counter() - self.started)
+
+    def is_over(self) -> bool:
+        """Whether no time is left, or Ctrl-C was pressed."""
+        if self.time_limit is None:
+            return False
+        self.is_interrupted = self.is_interrupted or self.training.should_stop()
+        return self.is_interrupted or self.left <= 0
+
+    def untried_reason(self) -> str:
+        """Why members were not tried."""
+        return "interrupted" if self.is_interrupted else "time limit reached"
+
+    def train(
+        self, member: Member, *, is_first: bool
+    ) -> tuple[TrainedMember | None, dict[str, Any]]:
+        """Train a member; return it (None if it failed, was stopped or not tried) and its row."""
+        row = self.schedule.get(member.name) or {
+            "name": member.name,
+            "model": member.model,
+            "settings": {name: to_plain(value) for name, value in member.settings.items()},
+            "val_score": [],
+            "val_score_mean": None,
+            "val_loss_mean": None,
+            "seconds": 0.0,
+            "epochs": 0,
+            "rungs": {},
+            "failure": None,
+        }
+        if row["failure"] is not None:
+            return None, row
+        if not row["val_score"] and not is_first and self.is_over():
+            return None, row | {"failure": self.untried_reason()}
+        self.schedule[member.name] = row
+        seconds, epochs = _spent(self.states / member.name)
+        started, before = time.perf_counter() - seconds, self.epochs - epochs
+        try:
+            result = self._fit(member, row)
+        except HPGMNError as error:
+            row["failure"] = str(error)
+            row["seconds"], row["epochs"] = time.perf_counter() - started, self.epochs - before
+            level = logging.INFO if isinstance(error, _StoppedMemberError) else logging.WARNING
+            logger.log(level, "Skipping '%s': %s", member.name, error)
+            shutil.rmtree(self.states / member.name, ignore_errors=True)
+            self._write_schedule()
+            return None, row
+        if not row["val_score"]:
+            self._record(row, result)
+        self.best = max(self.best, row["val_score_mean"])
+        return result, row
+
+    def _fit(self, member: Member, row: dict[str, Any]) -> TrainedMember:
+        training = self.training
+        kind = find_model(member.model).settings
+        spec = replace(
+            training.spec,
+            model=member.model,
+            settings=settings_dict(make_settings(kind, member.settings)),
+            selection={},
+            refit=False,
+        )
+        options: dict[str, Any] = {"report": self._epoch_callback(member, row)}
+        if self.time_limit is not None:
+            options |= {"should_stop": lambda: False, "should_finish": self._finishes}
+        identity = member_identity(training, spec)
+
+        def fit() -> TrainedMember:
+            return training.fit(
+                *(spec, self.states / member.name, identity),
+                member=member,
+                keep_statistics=False,
+                **options,
+            )
+
+        try:
+            return fit()
+        except KeyboardInterrupt:  # in Python, where no handler of signals is installed
+            if self.time_limit is None or self.is_interrupted:
+                raise
+            self.is_interrupted = True
+            return fit()
+
+    def _finishes(self) -> bool:
+        """Count an epoch; return whether the member in training must finish now."""
+        self.epochs += 1
+        return self.is_over()
+
+    def _epoch_callback(self, member: Member, row: dict[str, Any]) -> Callable[[Progress], None]:
+        """Return what is called after each epoch of a member."""
+
+        def on_epoch(now: Progress) -> None:
+            is_rung = now.stage == "main" and now.batch == 0 and now.epoch in RUNGS
+            if is_rung and not row["val_score"]:
+                self._check_rung(row, now)
+            if self.training.report is not None:
+                self.training.report(replace(now, stage=f"{member.name}{self._state()}"))
+
+        return on_epoch
+
+    def _state(self) -> str:
+        """Return the best score so far and what is left, for the line of progress."""
+        parts = []
+        if self.best > -math.inf:
+            parts.append(f"best val {self.best:.3f}")
+        if self.time_limit is not None:
+            unit = "epochs" if self.counts_epochs else "s"
+            parts.append(f"{max(0, self.left):.0f} {unit} left")
+        return f" ({', '.join(parts)})" if parts else ""
+
+    def _check_rung(self, row: dict[str, Any], now: Progress) -> None:
+        """Record a score; stop the member if it is far behind the others at this rung."""
+        rung, score = str(now.epoch), now.val_score
+        others = [other["rungs"].get(rung) for other in self.schedule.values() if other is not row]
+        best = max((other for other in others if other is not None), default=-math.inf)
+        row["rungs"][rung] = score
+        self._write_schedule()
+        if score < best - RUNGS[now.epoch]:
+            raise _StoppedMemberError(
+                f"Validation score {100 * score:.1f} after {now.epoch} epochs; the best had "
+                f"{100 * best:.1f}."
+            )
+
+    def _record(self, row: dict[str, Any], result: TrainedMember) -> None:
+        """Write down a finished member; its last score counts at the rungs it did not need."""
+        fitted = result.fitted
+        row["val_score"] = fitted.val_score.tolist()
+        row["val_score_mean"] = float(fitted.val_score.double().mean())
+        row["val_loss_mean"] = float(fitted.val_loss.double().mean())
+        row["seconds"] = result.seconds
+        if not self.is_over():
+            for rung in RUNGS:
+                row["rungs"].setdefault(str(rung), row["val_score_mean"])
+        logger.info(
+            "Portfolio: '%s' (%s), validation %.1f, %.1f seconds",
+            *(result.member.name, result.member.model),
+            *(100 * row["val_score_mean"], row["seconds"]),
+        )
+        self._write_schedule()
+
+    def _write_schedule(self) -> None:
+        content = with_checksum({"members": list(self.schedule.values())})
+        write_text(self.states / SCHEDULE_FILE, json.dumps(content, indent=1) + "\n")
+
+
+def _spent(states: Path) -> tuple[float, int]:
+    """Return the seconds and epochs of the trainings whose states are in a folder."""
+    spent = [read_spent(path) for path in states.rglob("state-*.safetensors")]
+    return sum(seconds for seconds, _ in spent), sum(epochs for _, epochs in spent)
+
+
+def _read_schedule(path: Path) -> dict[str, dict[str, Any]]:
+    """Read the members that an interrupted run has trained or stopped, by name."""
+    if not path.exists():
+        return {}
+    try:
+        rows = verify_run_checksum(read_json(path))["members"]
+        return {str(row["name"]): dict(row) for row in rows}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise damaged_file(path, f"is damaged ({error})") from None
