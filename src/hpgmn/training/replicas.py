@@ -30,7 +30,7 @@ from hpgmn.base.files import (
 )
 from hpgmn.base.machine import free_gpu_bytes
 from hpgmn.base.parsing import read_json
-from hpgmn.base.settings import TrainSettings, make_settings, per_replica_names, settings_dict
+from hpgmn.base.settings import FitSettings, make_settings, per_replica_names, settings_dict
 from hpgmn.graph import Array, Graph
 from hpgmn.models import is_custom
 from hpgmn.models.memory import NODE_PENALTIES
@@ -53,6 +53,9 @@ SAVE_SECONDS = 20.0
 
 REPORT_SECONDS = 0.1
 """Progress on a GPU is reported this often: each report waits for the GPU."""
+
+RUNGS = (30, 100, 300)
+"""Epochs that are always reported: members of a pool are compared there."""
 
 CPU_BATCH_BYTES = 1 * 2**30
 """Memory shared by the replicas trained together on a CPU: more would not be faster."""
@@ -106,7 +109,7 @@ class Progress:
 def replica_bytes(graph: Graph, entry: ModelEntry, settings: Any) -> int:
     """Estimate the memory of one replica: parameters with moments, and activations."""
     parameters, per_node = entry.floats(graph, settings)
-    if settings.consistency_weight:
+    if getattr(settings, "consistency_weight", 0):
         per_node *= settings.consistency_passes
     return int(4 * (6 * parameters + per_node * graph.num_nodes))
 
@@ -123,7 +126,7 @@ def replicas_at_once(
     return max(1, budget // replica_bytes(graph, entry, settings))
 
 
-def valid_settings(kind: type[TrainSettings], values: Mapping[str, Any]) -> Any | None:
+def valid_settings(kind: type[FitSettings], values: Mapping[str, Any]) -> Any | None:
     """Return settings, or None where values are invalid, which training them will report."""
     try:
         return make_settings(kind, values)
@@ -359,6 +362,7 @@ class EpochMonitor:
         self.state = state
         now, is_last = time.monotonic(), current.epoch == stage.epochs
         is_due = not current.best_score.is_cuda or now - self.reported > REPORT_SECONDS
+        is_due = is_due or current.epoch in RUNGS
         if self.report is not None and (is_due or is_last):
             self.reported = now
             self.report(
@@ -398,6 +402,7 @@ def _join(replicas: list[Replica], results: list[tuple[list[int], TrainState, Te
         }
 
     states = [state for _, state, _ in results]
+    _pad_texts(states)
     # Some settings have stages that others lack; all have the last one.
     stages = [name for name in states[0].done if all(name in state.done for state in states)]
     done: dict[str, Parameters] = {}
@@ -428,6 +433,17 @@ def _join(replicas: list[Replica], results: list[tuple[list[int], TrainState, Te
             key: sum(state.seconds.get(key, 0.0) for state in states) for key in states[0].seconds
         },
     )
+
+
+def _pad_texts(states: list[TrainState]) -> None:
+    """Give parameters that hold bytes one length, filled with zeros."""
+    for stage, parameters in states[0].done.items():
+        for name, first in parameters.items():
+            if first.dtype == torch.uint8:
+                length = max(state.done[stage][name].shape[1] for state in states)
+                for state in states:
+                    value = state.done[stage][name]
+                    state.done[stage][name] = pad(value, (0, length - value.shape[1]))
 
 
 def _concatenate_padded(blocks: list[Tensor]) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -173,6 +174,14 @@ class TrainState:
     history: dict[str, dict[str, Tensor]] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=lambda: {"statistics": 0.0, "training": 0.0})
     current: StageState | None = None
+
+
+def count_seconds(state: TrainState, stage: str, since: float) -> float:
+    """Add the time since then to the training time, in total and of this stage; return now."""
+    now = time.perf_counter()
+    for key in ("training", f"training {stage}"):
+        state.seconds[key] = state.seconds.get(key, 0.0) + now - since
+    return now
 
 
 def start_stage(

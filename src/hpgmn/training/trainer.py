@@ -40,6 +40,7 @@ from hpgmn.models.stage import (
 from hpgmn.statistics import Statistic
 from hpgmn.training.checks import check_split
 from hpgmn.training.ranks import Ranks
+from hpgmn.training.rounds import run_rounds
 from hpgmn.training.stage_runner import WARM_UP, BuildStage, StageRunner, Task, build_stage
 from hpgmn.training.state import (
     HISTORY,
@@ -47,6 +48,7 @@ from hpgmn.training.state import (
     StageState,
     TrainState,
     all_parameters,
+    count_seconds,
     drop_replicas,
     has_overflow,
     improving_replicas,
@@ -310,6 +312,11 @@ def train(
         epochs: for some stages (R,) the epoch whose parameters each replica keeps, 0 for the
             initial ones. Validation then selects nothing and ``should_finish`` is not called.
     """
+    if entry.rounds is not None:
+        return _train_rounds(
+            *(task, entry, state or TrainState(), metric_of(metric, positive), watch),
+            *(should_finish, (epochs or {}).get("main")),
+        )
     return train_stages(
         task,
         entry.stages_of(task.settings[0]),
@@ -339,6 +346,23 @@ def train_stages(
         if name not in state.done:
             fixed = (epochs or {}).get(name)
             _run_stage(task, name, build, state, metric, watch, ranks, should_finish, fixed)
+    return state
+
+
+def _train_rounds(
+    task: TrainingTask,
+    entry: ModelEntry,
+    state: TrainState,
+    metric: Metric,
+    watch: Watcher | None,
+    should_finish: Callable[[], bool],
+    fixed: Tensor | None,
+) -> TrainState:
+    """Train a model without gradients; its rounds count as epochs."""
+    if "main" not in state.done:
+        stage = run_rounds(task, entry, state, metric, watch, should_finish, fixed)
+        cause = ("The sums of trees overflow.", Remedy("Lower the learning rate", setting="lr"))
+        finish_stage(state, stage, task.replicas, lambda number: cause, fixed)
     return state
 
 
@@ -383,10 +407,10 @@ def _run_stage(
         for key, values in zip(HISTORY, row, strict=True):
             current.history[key].append(values)
         current.epoch += 1
-        last = _count_seconds(state, name, last)
+        last = count_seconds(state, name, last)
         if watch is not None:
             watch(state, runner.stage)
-            last = _count_seconds(state, name, last)  # reading the numbers waits for a GPU
+            last = count_seconds(state, name, last)  # reading the numbers waits for a GPU
         if fixed is None and should_finish():
             break
 
@@ -396,15 +420,7 @@ def _run_stage(
         return cause_of_divergence(stage, task.replicas[number], nodes)
 
     finish_stage(state, runner.stage, task.replicas, cause, fixed)
-    _count_seconds(state, name, last)  # a GPU may have had work left
-
-
-def _count_seconds(state: TrainState, stage: str, since: float) -> float:
-    """Add the time since then to the training time, in total and of this stage; return now."""
-    now = time.perf_counter()
-    for key in ("training", f"training {stage}"):
-        state.seconds[key] = state.seconds.get(key, 0.0) + now - since
-    return now
+    count_seconds(state, name, last)  # a GPU may have had work left
 
 
 def _values(runner: StageRunner) -> Parameters:
