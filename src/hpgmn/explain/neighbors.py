@@ -297,8 +297,8 @@ def node_notes(replicas: Sequence[ReplicaView], support: Support) -> list[str]:
         )
     if support.left_out:
         notes.append(
-            f"{support.left_out} more neighbours were not evaluated: the model has to be run again "
-            "for each."
+            f"{support.left_out} more neighbours were not evaluated: {replicas[0].entry.name} has "
+            "to be run again for each."
         )
     return notes
 
