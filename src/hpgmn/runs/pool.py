@@ -33,21 +33,13 @@ from hpgmn.runs.fit import FittedRun, TrainedMember, Training, fit_run, member_i
 from hpgmn.runs.folder import STATE_FOLDER, write_config
 from hpgmn.runs.portfolio import Member, selected_members
 from hpgmn.runs.spec import CONFIG_FILE, RunSpec
-<<<<<<< HEAD
-from hpgmn.training.replicas import RUNG_EPOCHS, Progress
-=======
 from hpgmn.training import replicas
 from hpgmn.training.replicas import Progress
->>>>>>> main
 from hpgmn.training.state import read_spent
 
 logger = logging.getLogger(__name__)
 
-<<<<<<< HEAD
-RUNGS = dict(zip(RUNG_EPOCHS, (0.15, 0.08, 0.04), strict=True))
-=======
-RUNGS = dict(zip(replicas.RUNGS, (0.2, 0.1, 0.05), strict=True))
->>>>>>> main
+RUNGS = dict(zip(replicas.RUNGS, (0.15, 0.08, 0.04), strict=True))
 """Epochs of the last stage at which a member is stopped if its best validation score so far is
 lower than the best of earlier members there by more than this."""
 MEMBER_SHARE = 0.5

@@ -54,13 +54,8 @@ SAVE_SECONDS = 20.0
 REPORT_SECONDS = 0.1
 """Progress on a GPU is reported this often: each report waits for the GPU."""
 
-<<<<<<< HEAD
-RUNG_EPOCHS = (30, 100, 300)
-"""These epochs are always reported: members of a pool are compared there."""
-=======
 RUNGS = (30, 100, 300)
 """Epochs that are always reported: members of a pool are compared there."""
->>>>>>> main
 
 CPU_BATCH_BYTES = 1 * 2**30
 """Memory shared by the replicas trained together on a CPU: more would not be faster."""
@@ -367,11 +362,7 @@ class EpochMonitor:
         self.state = state
         now, is_last = time.monotonic(), current.epoch == stage.epochs
         is_due = not current.best_score.is_cuda or now - self.reported > REPORT_SECONDS
-<<<<<<< HEAD
-        is_due = is_due or current.epoch in RUNG_EPOCHS
-=======
         is_due = is_due or current.epoch in RUNGS
->>>>>>> main
         if self.report is not None and (is_due or is_last):
             self.reported = now
             self.report(
