@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     )
     from hpgmn.graph.datasets import load
     from hpgmn.graph.files import read_graph, write_graph
-    from hpgmn.graph.synthetic import trading_network
+    from hpgmn.graph.synthetic import supply_network, trading_network
     from hpgmn.models import settings_for
     from hpgmn.runs.compare import Comparison, compare
     from hpgmn.runs.run import Run, open_run
@@ -52,6 +52,7 @@ _HOMES = {
     "random_splits": "graph",
     "read_graph": "graph.files",
     "settings_for": "models",
+    "supply_network": "graph.synthetic",
     "trading_network": "graph.synthetic",
     "train": "runs.train",
     "tune": "runs.tune",
@@ -81,6 +82,7 @@ __all__ = [
     "random_splits",
     "read_graph",
     "settings_for",
+    "supply_network",
     "trading_network",
     "train",
     "transforms",

@@ -1,17 +1,21 @@
-"""``hpgmn train`` on a graph nobody has seen: what is tried, told, written and not done twice."""
+"""``hpgmn train`` on a graph without shipped settings: the portfolio, its limits and its files."""
 
 import json
+import os
+import signal
+import subprocess
+import sys
+import time
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import yaml
 
-from hpgmn.base.errors import SettingError
 from hpgmn.runs import portfolio
 from hpgmn.runs.portfolio import Member
-from hpgmn.runs.train import uses_portfolio
 
 SHORT: dict[str, Any] = {
     "hidden_dim": 6,
@@ -22,19 +26,13 @@ SHORT: dict[str, Any] = {
     "estimator_epochs": 4,
     "estimator_patience": 0,
 }
-GCN: dict[str, Any] = {
-    "epochs": 6,
-    "pretraining_epochs": 6,
-    "hidden_dim": 6,
-    "query_dim": 6,
-    "num_patterns": 5,
-}
 MEMBERS = (
-    Member("one way", "hpgmn", SHORT | {"neighbors": "out"}),
-    Member("other way", "hpgmn", SHORT | {"neighbors": "in", "lr": 0.05}),
+    Member("one-way", "hpgmn", SHORT | {"neighbors": "out"}),
     Member("mistaken", "hpgmn", {"lr": "fast"}),
-    Member("alike", "hpgmn-gcn", GCN),
+    Member("plain", "mlp", {"epochs": 6, "hidden_dim": 6, "lr": 0.05}),
+    Member("other-way", "hpgmn", SHORT | {"neighbors": "in", "lr": 0.05}),
 )
+NAMES = [member.name for member in MEMBERS]
 RUN = ("--device", "cpu", "--out", "run")
 
 
@@ -44,126 +42,105 @@ def short(monkeypatch):
     monkeypatch.setattr(portfolio, "portfolio_members", lambda is_large=False: MEMBERS)
 
 
-@pytest.fixture
-def choices(monkeypatch):
-    """The names of what was chosen, one for each time that members were trained."""
-    made: list[str] = []
-    before = portfolio.choose
-
-    def counted(*arguments, **options):
-        choice = before(*arguments, **options)
-        made.append(choice.name)
-        return choice
-
-    monkeypatch.setattr(portfolio, "choose", counted)
-    return made
-
-
 def read(path):
     load = json.loads if path.endswith(".json") else yaml.safe_load
     content: dict[str, Any] = load(Path(path).read_text(encoding="utf-8"))
     return content
 
 
-# When.
+def predictions(folder):
+    import pyarrow.parquet as pq
+
+    return pq.read_table(f"{folder}/predictions.parquet").to_pydict()
 
 
-@pytest.mark.parametrize(
-    ("source", "asked", "said", "expected"),
-    [
-        ("my-folder", None, {"--config": None}, True),
-        ("./texas.npz", None, {}, True),
-        ("minesweeper", None, {}, True),
-        ("texas", None, {}, False),
-        ("texas", True, {}, True),
-        ("my-folder", False, {}, False),
-        ("my-folder", None, {"--config": "paper"}, False),
-        ("my-folder", None, {"--model": ["mlp"], "--config": None}, False),
-        ("my-folder", False, {"--model": ["mlp"]}, False),
-    ],
-)
-def test_settings_are_chosen_where_nothing_is_known_and_nothing_was_said(
-    source, asked, said, expected
-):
-    assert uses_portfolio(source, asked, said, None) is expected
+# The ensemble.
+
+
+def test_an_unknown_graph_gets_an_ensemble_that_predicts_and_is_scored(hpgmn, graph_file):
+    answer = hpgmn("train", graph_file, *RUN)
+    assert answer.code == 0, answer.err
+    metrics, config = read("run/metrics.json"), read("run/config.yaml")
+    assert metrics["model"] == config["model"] == "ensemble"
+    assert config["selection"] == {"portfolio": "ensemble", "time_limit": 300.0}
+    rows = {row["name"]: row for row in metrics["portfolio"]["members"]}
+    assert list(rows) == NAMES
+    assert "lr" in rows["mistaken"]["failure"]
+    assert {row["name"] for row in metrics["members"]} == {*NAMES} - {"mistaken"}
+    table, told = answer.out.splitlines(), " ".join(answer.err.split())
+    for name in ("one-way", "plain", "other-way"):
+        line = next(line for line in table if line.startswith(name))
+        assert f"{100 * rows[name]['val_score_mean']:.1f}" in line
+    assert "within 300 seconds" in told
+    assert told.count("Skipping 'mistaken'") == 1
+    assert "Metric: accuracy" in told
+    assert hpgmn("predict", "run", "--out", "nodes.csv").code == 0
+    assert hpgmn("evaluate", "run").code == 0
+    log = Path("run/log.txt").read_text(encoding="utf-8")
+    assert "Portfolio: 'one-way' (hpgmn)" in log
+    assert "Skipping 'mistaken'" in log
+    assert not Path("run/state").exists()
+    page = Path("run/report.html").read_text(encoding="utf-8")
+    assert all(row["name"] in page for row in metrics["members"] if row["weight"])
+
+
+def test_a_run_trained_again_from_its_config_is_the_same(hpgmn, graph_file):
+    options = ("--members", "plain,one-way", "--seeds", "2", "--first-seed", "3")
+    assert hpgmn("train", graph_file, *options, *RUN).code == 0
+    answer = hpgmn("train", "--config", "run/config.yaml", "--out", "again")
+    assert answer.code == 0, answer.err
+    first, again = read("run/metrics.json"), read("again/metrics.json")
+    assert first["config"] == again["config"]
+    assert predictions("run") == predictions("again")
 
 
 @pytest.mark.slow
-def test_named_settings_switch_the_portfolio_off(hpgmn, graph_file):
-    assert not uses_portfolio("my-folder", None, {}, {"lr": 1})
-    assert uses_portfolio("my-folder", True, {}, {"lr": 1})
-    line = "The portfolio is not tried"
-    words = [word for key, value in SHORT.items() for word in ("--set", f"{key}={value}")]
-    for number, (option, told) in enumerate(
-        (([], True), (["--no-portfolio"], False), (["--model", "hpgmn"], False))
-    ):
-        answer = hpgmn("train", graph_file, *words, *option, "--out", f"run{number}")
-        assert answer.code == 0, answer.err
-        assert (line in answer.err) == told
+def test_settings_apply_to_every_member_and_switch_the_default_off(hpgmn, graph_file, tiny):
+    options = ("--ensemble", "--set", "class_weights=balanced", "--set", "estimator_dropout=0.5")
+    assert hpgmn("train", graph_file, *options, *RUN).code == 0
+    rows = read("run/metrics.json")["portfolio"]["members"]
+    assert all(row["settings"]["class_weights"] == "balanced" for row in rows)
+    assert rows[0]["settings"]["estimator_dropout"] == 0.5
+    answer = hpgmn("train", graph_file, *tiny(), "--out", "other")
+    assert "The portfolio is not trained" in answer.err
+    assert read("other/metrics.json")["model"] == "hpgmn"
 
 
-def test_the_portfolio_is_tried_with_named_settings(hpgmn, graph_file):
-    options = ("--portfolio", "--set", "class_weights=balanced", "--set", "estimator_dropout=0.5")
-    answer = hpgmn("train", graph_file, *options, *RUN)
+def test_a_single_model_is_the_best_member(hpgmn, graph_file):
+    answer = hpgmn("train", graph_file, "--single", *RUN)
     assert answer.code == 0, answer.err
-    metrics = read("run/metrics.json")
-    rows = {row["name"]: row["settings"] for row in metrics["portfolio"]["members"]}
-    for name in ("one way", "other way"):
-        assert rows[name]["class_weights"] == "balanced"
-        assert rows[name]["estimator_dropout"] == 0.5  # a number, as in a member
-    assert rows["alike"]["class_weights"] == "balanced"
-    assert "estimator_dropout" not in rows["alike"]
-    assert metrics["config"]["settings"]["class_weights"] == "balanced"
-    refused = hpgmn("train", graph_file, "--portfolio", "--set", "lrr=1", "--out", "other")
-    assert refused.code == 2
-    assert "Unknown setting 'lrr'" in refused.err
-
-
-# What is told and written.
-
-
-def test_a_run_says_and_keeps_what_was_chosen(hpgmn, graph_file):
-    answer = hpgmn("train", graph_file, *RUN)
-    assert answer.code == 0
     metrics, config = read("run/metrics.json"), read("run/config.yaml")
-    kept = read("run/portfolio.json")
-    assert metrics["portfolio"] == kept
-    rows = {row["name"]: row for row in kept["members"]}
-    assert list(rows) == [member.name for member in MEMBERS]
-    scores = {name: row["val_score_mean"] for name, row in rows.items()}
-    best = max(score for score in scores.values() if score is not None)
-    chosen = rows[kept["chosen"]]
-    assert chosen["val_score_mean"] == best
-    assert kept["splits"] == [0, 1]
+    rows = {row["name"]: row for row in metrics["portfolio"]["members"]}
+    chosen = rows[metrics["portfolio"]["chosen"]]
+    scored = [row for row in rows.values() if row["failure"] is None]
+    assert chosen["val_score_mean"] == max(row["val_score_mean"] for row in scored)
     assert config["model"] == metrics["model"] == chosen["model"]
     assert config["settings"] == config["settings"] | chosen["settings"]
-    extra = {name: config.pop(name) for name in ("format", "made_with")}
-    assert extra["format"] == metrics["format"]
-    assert metrics["config"] == config
-    # The table, the one left out, and the sentence.
-    assert "Portfolio: accuracy %" in answer.out
-    for name in ("one way", "other way", "alike"):
-        assert f"{100 * scores[name]:.1f}" in next(
-            line for line in answer.out.splitlines() if line.startswith(name)
-        )
-    assert not any(line.startswith("mistaken") for line in answer.out.splitlines())
-    told = " ".join(answer.err.split())
-    assert "Trying 4 settings on the validation nodes of 2 splits" in told
-    assert told.count("Skipping 'mistaken': Setting 'lr' takes a number") == 1
-    assert f"Chosen on the validation nodes of 2 splits: '{kept['chosen']}'" in told
-    page = Path("run/report.html").read_text(encoding="utf-8")
-    assert "Choice of settings" in page
-    assert "other way" in page
+    assert f"'{chosen['name']}'" in answer.err
+    assert not Path("run/members").exists()
+    assert "Choice of settings" in Path("run/report.html").read_text(encoding="utf-8")
+    assert hpgmn("predict", "run", "--out", "nodes.csv").code == 0
+    # Trained again it is an ordinary run of the chosen settings.
+    assert hpgmn("train", "--config", "run/config.yaml", "--out", "again").code == 0
+    assert read("again/metrics.json")["test_score"] == metrics["test_score"]
 
 
-def test_asked_splits_metric_and_seeds_are_kept(hpgmn, graph_file):
-    words = ("--splits", "1", "--seeds", "2", "--metric", "macro_f1")
-    assert hpgmn("train", graph_file, *words, *RUN).code == 0
-    metrics = read("run/metrics.json")
-    assert metrics["portfolio"]["splits"] == [1]
-    assert metrics["portfolio"]["metric"] == metrics["metric"] == "macro_f1"
-    assert metrics["splits"] == [1]
-    assert metrics["seeds"] == 2
+@pytest.mark.slow
+def test_refit_is_said_and_keeps_weights_and_validation_scores(hpgmn, graph_file):
+    assert hpgmn("train", graph_file, *RUN).code == 0
+    answer = hpgmn("train", graph_file, "--refit", "--out", "refit")
+    assert answer.code == 0, answer.err
+    before, after = read("run/metrics.json"), read("refit/metrics.json")
+    assert after["refit"]
+    assert "(refit)" in answer.out
+    assert after["val_score"] == before["val_score"]
+    weights = [read(f"{run}/ensemble.json") for run in ("run", "refit")]
+    for key in ("temperatures", "splits"):
+        assert weights[0][key] == weights[1][key]
+    for one, other in zip(weights[0]["members"], weights[1]["members"], strict=True):
+        assert one["weights"] == other["weights"]
+        assert one["checksum"] != other["checksum"]
+    assert hpgmn("evaluate", "refit").code == 0
 
 
 def test_a_large_graph_is_announced(hpgmn, graph_file, monkeypatch):
@@ -177,150 +154,162 @@ def test_a_large_graph_is_announced(hpgmn, graph_file, monkeypatch):
     assert "more than 5 nodes" in read("run/metrics.json")["portfolio"]["note"]
 
 
-def test_the_default_can_be_trained(hpgmn, graph_file, choices, monkeypatch):
-    def stop(job, *_, **__):  # training the default takes long
-        raise SettingError(f"{job.spec.model} {job.spec.settings['neighbors']} {job.choice}")
+# Limits.
 
-    monkeypatch.setattr("hpgmn.runs.train.Job.run", stop)
-    answer = hpgmn("train", graph_file, "--no-portfolio", *RUN)
+
+def test_a_short_limit_keeps_the_first_member_and_lists_the_others(hpgmn, graph_file):
+    answer = hpgmn("train", graph_file, "--time-limit", "0.001", *RUN)
+    assert answer.code == 0, answer.err
+    metrics = read("run/metrics.json")
+    assert [row["name"] for row in metrics["members"]] == ["one-way"]
+    rows = {row["name"]: row["failure"] for row in metrics["portfolio"]["members"]}
+    assert rows["plain"] == rows["other-way"] == "time limit reached"
+    assert "Not tried (time limit reached): mistaken, plain, other-way." in answer.err
+    assert "interrupted" not in metrics
+    assert hpgmn("predict", "run", "--out", "nodes.csv").code == 0
+
+
+def interrupt(monkeypatch, polls):
+    """Ctrl-C after so many looks."""
+
+    @contextmanager
+    def stop_on_signal():
+        left = iter(range(polls))
+        yield lambda: next(left, None) is None
+
+    monkeypatch.setattr("hpgmn.cli.console.stop_on_signal", stop_on_signal)
+
+
+def test_an_interruption_saves_what_is_trained(hpgmn, graph_file, monkeypatch):
+    interrupt(monkeypatch, 16)
+    answer = hpgmn("train", graph_file, *RUN)
+    assert answer.code == 130
+    metrics = read("run/metrics.json")
+    assert metrics["interrupted"]
+    assert {row["name"] for row in metrics["members"]} == {"one-way", "plain"}
+    assert "Not tried (interrupted): other-way." in answer.err
+    assert Path("run/report.html").exists()
+    assert hpgmn("predict", "run", "--out", "nodes.csv").code == 0
+
+
+COMMAND = """
+import sys
+from hpgmn.runs import portfolio
+from hpgmn.runs.portfolio import Member
+sys.path.insert(0, {folder!r})
+short = {{"epochs": {epochs}, "hidden_dim": 6, "patience": 0}}
+members = tuple(Member(f"m{{n}}", "mlp", short | {{"lr": 0.01 * n}}) for n in (1, 2, 3))
+portfolio.portfolio_members = lambda is_large=False: members
+import hpgmn.training.replicas as replicas
+replicas.SAVE_SECONDS = 0.05
+from hpgmn.cli import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def started(graph_file, epochs, *options):
+    code = COMMAND.format(folder=str(Path.cwd()), epochs=epochs)
+    words = ("train", str(graph_file), "--splits", "0", "--out", "run", *options)
+    return subprocess.Popen(
+        [sys.executable, "-c", code, *words],
+        stderr=subprocess.PIPE,
+        env=os.environ | {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""},
+    )
+
+
+def wait_for(path, process):
+    end = time.monotonic() + 60
+    while not path.exists() and process.poll() is None:
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+@pytest.mark.slow
+def test_a_killed_run_is_resumed_to_the_same_end(graph_file, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    options = ("--deterministic", "--time-limit", "60")
+    killed = started(graph_file, 150, *options)
+    wait_for(Path("run/state/m2"), killed)
+    killed.kill()
+    killed.communicate()
+    assert not Path("run/metrics.json").exists()
+    resumed = started(graph_file, 150, "--resume", *options)
+    errors = resumed.communicate(timeout=120)[1].decode()
+    assert resumed.returncode == 0, errors
+    found = predictions("run")
+    Path("run").rename("first")
+    whole = started(graph_file, 150, *options)
+    whole.communicate(timeout=120)
+    assert whole.returncode == 0
+    assert predictions("run") == found
+    rows = [read(f"{run}/metrics.json")["portfolio"]["members"] for run in ("first", "run")]
+    for one, other in zip(*rows, strict=True):
+        assert one | {"seconds": 0} == other | {"seconds": 0}
+
+
+@pytest.mark.slow
+def test_ctrl_c_saves_the_ensemble_of_a_process(graph_file, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    process = started(graph_file, 10**6)
+    wait_for(Path("run/state/m1/state-000.safetensors"), process)
+    process.send_signal(signal.SIGINT)
+    errors = process.communicate(timeout=120)[1].decode()
+    assert process.returncode == 130, errors
+    metrics = read("run/metrics.json")
+    assert metrics["interrupted"]
+    assert [row["name"] for row in metrics["members"]] == ["m1"]
+    assert np.isfinite(metrics["test_score"]).all()
+
+
+# Refused before anything is trained, in one line.
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--time-limit", "0"), "time limit"),
+        (("--time-limit", "-3"), "time limit"),
+        (("--single", "--ensemble"), "exclude each other"),
+        (("--ensemble", "--no-portfolio"), "itself"),
+        (("--ensemble", "--model", "gcn"), "itself"),
+        (("--members", "plain,none"), "Unknown member 'none'"),
+        (("--ensemble", "--set", "lrr=1"), "Unknown setting 'lrr'"),
+        (("--model", "gcn", "--time-limit", "5"), "time limit"),
+        (("--model", "gcn,mlp", "--single"), "Several models"),
+        (("--splits", "9"), "Unknown split 9"),
+        (("--metric", "precision@3"), "precision@3"),
+    ],
+)
+def test_bad_options_are_refused_in_one_line(hpgmn, graph_file, options, words):
+    answer = hpgmn("train", graph_file, *options, *RUN)
     assert answer.code == 2
-    assert "hpgmn both None" in answer.err
-    assert choices == []
+    line = [line for line in answer.err.splitlines() if not line.startswith("Metric:")]
+    assert len(line) == 1
+    assert words in line[0]
+    assert not Path("run/config.yaml").exists()
 
 
-def test_without_an_out_the_folder_is_named_after_the_chosen_model(hpgmn, graph_file, monkeypatch):
-    monkeypatch.setattr(portfolio, "portfolio_members", lambda is_large=False: MEMBERS[3:])
-    assert hpgmn("train", graph_file, "--device", "cpu").code == 0
-    [folder] = Path("runs").iterdir()
-    assert folder.name.startswith("small-hpgmn-gcn-")
-
-
-def test_the_log_has_what_was_tried(hpgmn, graph_file):
-    assert hpgmn("train", graph_file, *RUN).code == 0
-    log = Path("run/log.txt").read_text(encoding="utf-8")
-    kept = read("run/portfolio.json")
-    for row in kept["members"]:
-        if row["failure"] is None:
-            score = f"{100 * row['val_score_mean']:.1f}"
-            assert f"Portfolio: '{row['name']}' ({row['model']}), accuracy {score}," in log
-    assert "Skipping 'mistaken'" in log
-    assert "Trying 4 settings on the validation nodes" in log
-    assert f"Chosen on the validation nodes of 2 splits: '{kept['chosen']}'" in log
-
-
-# Refused before anything is trained.
-
-
-def test_an_existing_folder_is_refused_before_the_choice(hpgmn, graph_file, choices):
+def test_an_existing_folder_is_refused_before_the_training(hpgmn, graph_file):
     Path("run").mkdir()
     Path("run/mine.txt").write_text("mine")
     for option, words in (([], "exists"), (["--overwrite"], "is not a run folder")):
         answer = hpgmn("train", graph_file, *RUN, *option)
         assert answer.code == 2
         assert words in answer.err
-    assert choices == []
     assert [path.name for path in Path("run").iterdir()] == ["mine.txt"]
 
 
-def test_bad_options_are_refused_before_the_choice(hpgmn, graph_file, choices):
-    assert hpgmn("train", graph_file, "--splits", "9", *RUN).code == 2
-    assert hpgmn("train", graph_file, "--metric", "precision@3", *RUN).code == 2
-    assert choices == []
-    assert not Path("run").exists()
-
-
-# Once.
-
-
-def interrupt(monkeypatch, epochs):
-    @contextmanager
-    def stop_on_signal():
-        left = iter(range(epochs))
-        yield lambda: next(left, None) is None
-
-    monkeypatch.setattr("hpgmn.cli.console.stop_on_signal", stop_on_signal)
-
-
-@pytest.mark.slow
-def test_a_resumed_run_does_not_choose_again(hpgmn, graph_file, choices, monkeypatch, stop_after):
-    assert hpgmn("train", graph_file, "--device", "cpu", "--out", "whole").code == 0
-    stop_after(3)
-    assert hpgmn("train", graph_file, *RUN).code == 130
-    assert not Path("run/metrics.json").exists()
-    assert Path("run/portfolio.json").exists()
-    stop_after(None)
-    # Another portfolio would choose another: what was kept counts.
-    monkeypatch.setattr(
-        portfolio,
-        "portfolio_members",
-        lambda is_large=False: (Member("new", "hpgmn", SHORT | {"lr": 1e-6}),),
-    )
-    answer = hpgmn("train", graph_file, *RUN, "--resume")
-    assert answer.code == 0
-    assert len(choices) == 2
-    assert f"chosen before: '{choices[1]}'" in " ".join(answer.err.split())
-    whole, resumed = read("whole/metrics.json"), read("run/metrics.json")
-    assert resumed["portfolio"]["chosen"] == whole["portfolio"]["chosen"]
-    assert resumed["test_score"] == whole["test_score"]
-    assert resumed["val_score"] == whole["val_score"]
-
-
-def test_a_choice_that_was_interrupted_leaves_nothing_and_begins_anew(
-    hpgmn, graph_file, choices, monkeypatch
-):
-    with monkeypatch.context() as patch:
-        interrupt(patch, 3)
-        answer = hpgmn("train", graph_file, *RUN)
-        assert answer.code == 130
-    told = " ".join(answer.err.split())
-    assert "No settings were chosen yet" in told
-    assert told.endswith("Interrupted.")
-    assert not Path("run").exists()
-    assert hpgmn("train", graph_file, *RUN, "--resume").code == 0
-    assert len(choices) == 1
-
-
-def test_a_crash_between_choice_and_config_chooses_anew(hpgmn, graph_file, choices):
-    Path("run").mkdir()
-    Path("run/portfolio.json").write_text("{}")
-    assert hpgmn("train", graph_file, *RUN).code == 0
-    assert len(choices) == 1
-    assert read("run/metrics.json")["portfolio"]["chosen"] == choices[0]
-
-
-def test_a_lone_choice_is_not_taken_for_that_of_another_run(hpgmn, graph_file, tiny):
-    Path("run").mkdir()
-    Path("run/portfolio.json").write_text("{}")
-    assert hpgmn("train", graph_file, *tiny(), *RUN).code == 0
-    assert "portfolio" not in read("run/metrics.json")
-    assert not Path("run/portfolio.json").exists()
-
-
-@pytest.mark.slow
-def test_overwriting_forgets_the_choice(hpgmn, graph_file, tiny):
-    assert hpgmn("train", graph_file, *RUN).code == 0
-    assert hpgmn("train", graph_file, *tiny(), *RUN, "--overwrite").code == 0
-    assert "portfolio" not in read("run/metrics.json")
-    assert not Path("run/portfolio.json").exists()
-
-
-def test_a_run_with_settings_of_its_own_is_not_resumed_by_a_choice(
-    hpgmn, graph_file, tiny, choices, stop_after
-):
+def test_a_run_of_one_model_is_not_resumed_as_an_ensemble(hpgmn, graph_file, tiny, stop_after):
     stop_after(3)
     assert hpgmn("train", graph_file, *tiny(), *RUN).code == 130
     answer = hpgmn("train", graph_file, *RUN, "--resume")
     assert answer.code == 2
     assert "started with other options" in answer.err
-    assert choices == []
 
 
-@pytest.mark.parametrize("content", ["{", "{}"])
-def test_a_damaged_choice_is_named(hpgmn, graph_file, stop_after, content):
-    stop_after(3)
-    assert hpgmn("train", graph_file, *RUN).code == 130
-    Path("run/portfolio.json").write_text(content)
-    answer = hpgmn("train", graph_file, *RUN, "--resume")
-    assert answer.code == 2
-    assert "damaged" in answer.err
-    assert "--overwrite" in answer.err
+def test_an_ensemble_replaces_and_is_replaced(hpgmn, graph_file, tiny):
+    assert hpgmn("train", graph_file, *RUN).code == 0
+    assert hpgmn("train", graph_file, *tiny(), *RUN, "--overwrite").code == 0
+    assert "portfolio" not in read("run/metrics.json")
+    assert not Path("run/members").exists()
+    assert not Path("run/ensemble.json").exists()

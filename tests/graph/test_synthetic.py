@@ -11,12 +11,20 @@ from sklearn.linear_model import LogisticRegression
 
 from hpgmn.base.errors import SettingError
 from hpgmn.graph.homophily import node_homophily
-from hpgmn.graph.synthetic import class_pattern, class_posterior, trading_network
+from hpgmn.graph.synthetic import (
+    class_pattern,
+    class_posterior,
+    size_pattern,
+    supply_network,
+    trading_network,
+)
 
 
-def posterior_by_loop(x, source, target, y, is_new, means, pattern):
+def posterior_by_loop(x, source, target, y, is_new, means, pattern, kind=None):
     """Bayes' rule with the probability of the whole graph, written out draw by draw."""
     num_nodes, num_classes = len(y), len(pattern)
+    kind = np.zeros(num_nodes, int) if kind is None else kind
+    shares = pattern.reshape(num_classes, num_classes, -1)
     log_joint = np.zeros((num_nodes, num_classes))
     for node in range(num_nodes):
         for label in range(num_classes):
@@ -24,18 +32,19 @@ def posterior_by_loop(x, source, target, y, is_new, means, pattern):
             guess[node] = label
             log_joint[node, label] = -((x[node] - means[label]) ** 2).sum() / 2
             for payer, paid in zip(source, target, strict=True):
-                others = (guess == guess[paid]) & ~is_new
+                others = (guess == guess[paid]) & (kind == kind[paid]) & ~is_new
                 others[payer] = False
-                share = pattern[guess[payer], guess[paid]] / others.sum()
+                share = shares[guess[payer], guess[paid], kind[paid]] / others.sum()
                 log_joint[node, label] += np.log(share)
     joint = np.exp(log_joint - log_joint.max(axis=1, keepdims=True))
     return np.asarray(joint / joint.sum(axis=1, keepdims=True))
 
 
+@pytest.mark.parametrize("kinds", [1, 2])
 @pytest.mark.parametrize("seed", range(4))
-def test_posterior_is_bayes_rule_on_the_whole_graph(seed):
+def test_posterior_is_bayes_rule_on_the_whole_graph(seed, kinds):
     random = np.random.default_rng(seed)
-    num_nodes, num_classes = 24, 3
+    num_nodes, num_classes = 18 * kinds + 6, 3
     y = random.permutation(np.arange(num_nodes) % num_classes)
     is_new = np.zeros(num_nodes, bool)
     is_new[:4] = True
@@ -43,8 +52,9 @@ def test_posterior_is_bayes_rule_on_the_whole_graph(seed):
     target = np.array([random.choice(np.setdiff1d(np.arange(4, num_nodes), [s])) for s in source])
     means = random.normal(size=(num_classes, 2))
     x = random.normal(size=(num_nodes, 2))
-    pattern = random.dirichlet(np.ones(num_classes), size=num_classes)
-    case = (x, source, target, y, is_new, means, pattern)
+    pattern = random.dirichlet(np.ones(kinds * num_classes), size=num_classes)
+    kind = random.integers(kinds, size=num_nodes)
+    case = (x, source, target, y, is_new, means, pattern, kind)
     np.testing.assert_allclose(class_posterior(*case), posterior_by_loop(*case), rtol=1e-9)
 
 
@@ -265,3 +275,110 @@ def test_neighbourhood_patterns_tell_what_attributes_and_means_do_not():
 def test_impossible_settings_are_refused(settings, message):
     with pytest.raises(SettingError, match=message):
         trading_network(**settings)
+
+
+def supply_parts(graph, num_classes):
+    """Sizes and class means as the attributes show them on a large graph, and the edges."""
+    means = np.stack([graph.x[graph.y == label].mean(axis=0) for label in range(num_classes)])
+    rest = graph.x - means[graph.y]
+    axis = np.linalg.svd(rest[:2000], full_matrices=False)[2][0]
+    means -= np.outer(means @ axis, axis)  # sizes are independent of the class
+    return (rest @ axis > 0).astype(int), means, *graph.edge_index
+
+
+def test_supply_best_accuracy_is_what_the_oracle_gets():
+    """Where sizes are visible without error, the oracle's view is rebuilt from the graph."""
+    settings = {"degree": 3, "noise": 0.5, "signal": 0.5, "size_signal": 9.0, "seed": 1}
+    graph, best_accuracy = supply_network(20_000, **settings)
+    is_large, means, source, target = supply_parts(graph, 4)
+    nobody = np.zeros(20_000, bool)
+    hits = []
+    for kind in (is_large, 1 - is_large):  # the sign of an axis is arbitrary
+        posterior = class_posterior(
+            graph.x, source, target, graph.y, nobody, means, size_pattern(4, 0.5), kind
+        )
+        hits.append((posterior.argmax(axis=1) == graph.y).mean())
+    assert 0.6 < best_accuracy < 0.95
+    assert max(hits) == pytest.approx(best_accuracy, abs=0.006)
+
+
+@given(st.integers(2, 6), st.floats(0, 1))
+def test_size_pattern_hides_class_and_size_in_every_mean(half, noise):
+    num_classes = 2 * half
+    pattern = size_pattern(num_classes, noise).reshape(num_classes, num_classes, 2)
+    np.testing.assert_allclose(pattern.sum(axis=2), 1 / num_classes)  # suppliers by class
+    np.testing.assert_allclose(pattern.sum(axis=1), 0.5)  # suppliers by size
+    np.testing.assert_allclose(pattern.sum(axis=0), 0.5)  # all are bought from equally often
+    preference = pattern[:, :, 1] - pattern[:, :, 0]
+    angle = 4 * np.pi * np.arange(num_classes) / num_classes
+    visible = np.stack([np.cos(angle), np.sin(angle)], axis=1)
+    np.testing.assert_allclose(visible[:half], visible[half:], atol=1e-12)  # two look alike
+    # Suppliers: size by visible class; customers: visible class, whatever the firm's size.
+    np.testing.assert_allclose(preference @ visible, 0, atol=1e-12)
+    np.testing.assert_allclose(preference.T @ visible, 0, atol=1e-12)
+    if noise < 0.99:
+        assert len(np.unique(preference.round(9), axis=0)) == num_classes
+
+
+def test_purchases_follow_the_pattern():
+    graph, _ = supply_network(20_000, noise=0.3, size_signal=9.0, degree=6, seed=2)
+    is_large, _, source, target = supply_parts(graph, 4)
+    assert not (source == target).any()
+    assert len(source) / 20_000 == pytest.approx(6, abs=0.1)
+    counts = np.zeros((4, 8))
+    np.add.at(counts, (graph.y[source], 2 * graph.y[target] + is_large[target]), 1)
+    shares = counts / counts.sum(axis=1, keepdims=True)
+    flipped = shares.reshape(4, 4, 2)[:, :, ::-1].reshape(4, 8)
+    expected = size_pattern(4, 0.3)
+    assert min(np.abs(found - expected).max() for found in (shares, flipped)) < 0.01
+
+
+def test_supply_graphs_of_a_seed_are_equal_and_named():
+    one, same, other = (supply_network(300, seed=seed) for seed in (5, 5, 6))
+    assert one.best_accuracy == same.best_accuracy
+    assert one.graph.fingerprint == same.graph.fingerprint != other.graph.fingerprint
+    assert one.graph.class_names == ("builder", "carrier", "dealer", "lender")
+    assert supply_network(300, num_classes=6).graph.class_names[4:] == ("sector 4", "sector 5")
+    assert one.graph.directed
+    assert one.graph.name == "supply-network"
+
+
+def test_only_attributes_by_class_of_supplier_tell_the_sector():
+    """What the docstring says, with logistic regression in place of the models."""
+    graph, best_accuracy = supply_network()
+    split, x, y = graph.split(0), graph.x, graph.y
+    out, into = (graph.adjacency(mode) for mode in ("out", "in"))
+
+    def score(*parts):
+        features = np.hstack(parts)
+        fitted = LogisticRegression(C=0.3, max_iter=2000).fit(features[split.train], y[split.train])
+        return float(fitted.score(features[split.test], y[split.test]))
+
+    def mean(matrix, values):
+        return matrix @ values / np.maximum(matrix.sum(axis=1), 1)[:, None]
+
+    labels = np.eye(4)[y] * split.train[:, None]
+    by_class = [out @ (labels[:, [label]] * x) for label in range(4)]
+    by_attributes = score(x)
+    hops = [mean(first, mean(second, x)) for first in (out, into) for second in (out, into)]
+    assert 0.4 < by_attributes < 0.52
+    assert score(x, mean(out, x), mean(into, x), *hops) < by_attributes + 0.1
+    assert score(x, out @ np.eye(4)[y]) < by_attributes + 0.1  # true classes of all suppliers
+    assert score(x, *by_class) > by_attributes + 0.4  # classes of train nodes alone
+    assert best_accuracy > 0.99
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"num_classes": 5}, r"num_classes must be even, from 4 \(got 5\)"),
+        ({"num_classes": 2}, r"num_classes must be even, from 4 \(got 2\)"),
+        ({"num_nodes": 79}, r"num_nodes must be at least 80, 20 for each class \(got 79\)"),
+        ({"num_features": 2}, r"num_features must be at least 3 \(got 2\)"),
+        ({"size_signal": -1.0}, r"size_signal must be at least 0 \(got -1.0\)"),
+        ({"noise": 2}, r"noise must be from 0 to 1 \(got 2\)"),
+    ],
+)
+def test_impossible_supply_settings_are_refused(settings, message):
+    with pytest.raises(SettingError, match=message):
+        supply_network(**settings)

@@ -105,18 +105,13 @@ def of_forms(graph, seed):
 
 
 def of_library(graph, seed):
-    """The classifier, the portfolio, an audit and an explanation."""
+    """The classifier, an audit and an explanation."""
     from hpgmn.auditing import audit
     from hpgmn.classifier import HPGMNClassifier
-    from hpgmn.runs.portfolio import Member, choose
 
     model = HPGMNClassifier(seed=seed, epochs=3, estimator_epochs=3, hidden_dim=4).fit(graph, 0)
-    short = {"epochs": 3, "hidden_dim": 4}
-    members = [Member("one", "gcn", short), Member("two", "mlp", short)]
-    chosen = choose(graph, [0], members=members).as_dict()
     return {
         "classifier": digest(model.predict_proba(graph)),
-        "portfolio": digest(chosen),
         "audit": digest(audit(graph, training=False).as_dict()),
     }
 

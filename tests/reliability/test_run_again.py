@@ -81,10 +81,11 @@ def write_tables(folder, graph):
 
 COLUMNS = ["--id", "account", "--label", "kind", "--source", "payer", "--target", "payee"]
 MORE = ["--seeds", "2", "--metric", "macro_f1", "--no-calibration"]
+GPRGNN = ["--set", "epochs=4", "--set", "neighbors=out"]
 CASES: dict[str, list[str]] = {
     "a single run": ["graph.npz", "--model", "hpgmn", "--splits", "1", *SET],
     "several splits and seeds": ["graph.npz", "--model", "hpgmn", "--splits", "0,3", *SET, *MORE],
-    "another model": ["graph.npz", "--model", "gprgnn", "--splits", "0", "--set", "epochs=4"],
+    "another model": ["graph.npz", "--model", "gprgnn", "--splits", "0", *GPRGNN],
     "tables": ["tables", "--model", "hpgmn", "--splits", "0", *SET, *COLUMNS],
     "deterministic": ["graph.npz", "--model", "mlp", "--splits", "0", "--deterministic"],
 }
@@ -101,22 +102,6 @@ def test_a_config_is_enough(case, home, graph, monkeypatch, lasting, capsys):
     again(home, monkeypatch)
     assert "The run of the config" not in capsys.readouterr().err
     assert_same_run(home, lasting)
-
-
-def test_a_choice_is_not_made_again(home, monkeypatch, lasting):
-    from hpgmn.runs import portfolio as portfolio_members
-    from hpgmn.runs.portfolio import Member
-
-    quick = {"epochs": 3, "hidden_dim": 4}
-    members = (Member("one", "mlp", quick), Member("two", "gcn", quick))
-    monkeypatch.setattr(portfolio_members, "members_for", lambda graph: (members, None))
-    monkeypatch.setattr("hpgmn.runs.portfolio.members_for", lambda graph: (members, None))
-    assert main(["train", "graph.npz", "--splits", "0", "--device", "cpu", "--out", "first"]) == 0
-    assert (home / "first" / "portfolio.json").exists()
-    monkeypatch.setattr("hpgmn.runs.portfolio.choose", None)
-    again(home, monkeypatch)
-    assert not (home / "second" / "portfolio.json").exists()
-    assert_same_run(home, lasting, leave=("portfolio",))
 
 
 OWN = """
@@ -137,6 +122,7 @@ def test_a_model_of_one_s_own_is_named_once_more(home, monkeypatch, lasting, cap
     (home / "again_own.py").write_text(textwrap.dedent(OWN))
     monkeypatch.syspath_prepend(home)
     words = ["--model", "again_own:Two", "--splits", "0", "--set", "epochs=3"]
+    words += ["--set", "neighbors=out"]
     assert main(["train", "graph.npz", *words, "--device", "cpu", "--out", "first"]) == 0
     assert main(["train", "--config", "first/config.yaml", "--out", "second"]) == 2
     assert "(--model again_own:Two)" in capsys.readouterr().err

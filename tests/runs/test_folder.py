@@ -119,7 +119,7 @@ def test_a_folder_that_cannot_be_prepared_holds_what_it_held(
     if not is_finished:
         (tmp_path / "portfolio.json").unlink()
         del old["portfolio.json"]
-        prepare_folder(tmp_path, replace(SPEC, seeds=9), resume=False, overwrite=True, choice={})
+        prepare_folder(tmp_path, replace(SPEC, seeds=9), resume=False, overwrite=True)
     (tmp_path / "state").mkdir()
 
     remove = shutil.rmtree
@@ -135,7 +135,7 @@ def test_a_folder_that_cannot_be_prepared_holds_what_it_held(
     with monkeypatch.context() as patch:
         patch.setattr(f"{module.__name__}.{step}", full)
         with pytest.raises(HPGMNError, match=r"No space left|Input/output error"):
-            prepare_folder(tmp_path, SPEC, resume=False, overwrite=True, choice={"a": 1})
+            prepare_folder(tmp_path, SPEC, resume=False, overwrite=True)
     assert contents(tmp_path) == old | {"notes.txt": b"mine"}
     assert not list(tmp_path.glob(".replaced/*"))
 

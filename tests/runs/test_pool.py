@@ -7,17 +7,20 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from hpgmn.base.errors import HPGMNError
 from hpgmn.base.settings import make_settings, settings_dict
 from hpgmn.graph import Graph
 from hpgmn.models import find_model
+from hpgmn.models.stage import make_task
 from hpgmn.runs import pool
 from hpgmn.runs.fit import Training, fit_run
 from hpgmn.runs.folder import prepare_folder
 from hpgmn.runs.pool import fit_spec, train_pool
 from hpgmn.runs.portfolio import Member
 from hpgmn.runs.spec import RunSpec, read_spec
+from hpgmn.training.trainer import train
 
 SHORT: dict[str, Any] = {"epochs": 12, "hidden_dim": 6, "patience": 0, "lr": 0.05}
 OWN: dict[str, Any] = {"epochs": 6, "hidden_dim": 6, "num_patterns": 5, "estimator_epochs": 4}
@@ -237,29 +240,24 @@ def test_refit_trains_on_train_and_validation_nodes_for_the_selected_epochs(smal
     assert after.model.temperatures == before.model.temperatures
     assert after.metrics["refit"]
     assert "refit" not in before.metrics
-    # The same by hand: a split whose train nodes are both, and the epochs of each replica.
+    # The same by hand: the last of as many epochs as were selected, on both kinds of nodes.
     for place, (split, epoch) in enumerate(
         zip(before.splits, before.metrics["epochs"], strict=True)
     ):
         used = split.train | split.val
         assert ((after.model.train_labels[place] >= 0) == used).all()
-        masks = {"train_mask": used, "val_mask": used, "test_mask": split.test}
-        x, edges, y = small_graph.x, small_graph.edge_index, small_graph.y
-        joined = Graph(x, edges, y, name=small_graph.name, **masks)
         replica = before.fitted.replicas[place]
-        from hpgmn.models.stage import Replica
-        from hpgmn.training.replicas import fit_replicas
+        task = make_task(small_graph, [replica], [(used, split.val)], "cpu")
+        settings = replace(replica.settings, epochs=epoch)
+        runs = []
 
-        settings = replace(replica.settings, epochs=max(1, epoch))
-        fitted = fit_replicas(
-            joined,
-            find_model("mlp"),
-            [Replica(replica.split, replica.seed, settings)],
-            [(used, used)],
-        )
-        assert fitted.history["main"]["loss"][:, 0].tolist() == pytest.approx(
-            after.fitted.history["main"]["loss"][:epoch, place].tolist()
-        )
+        def last(state, stage, runs=runs):
+            runs.append({name: p.clone() for name, p in state.current.parameters.items()})
+
+        shorter = replace(task, replicas=(replace(replica, settings=settings),))
+        train(shorter, find_model("mlp"), watch=last)
+        for name, value in runs[-1].items():
+            torch.testing.assert_close(after.model.done["main"][name][place], value[0])
 
 
 def test_the_first_seed_shifts_the_seeds(small_graph, tmp_path):

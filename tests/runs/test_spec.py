@@ -1,6 +1,7 @@
 """The specification of a run, and what it was made with."""
 
-from dataclasses import replace
+from dataclasses import fields, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,12 +13,15 @@ from hpgmn import __version__
 from hpgmn.base.errors import GraphError, HPGMNError, SettingError
 from hpgmn.base.settings import settings_dict
 from hpgmn.graph import Graph
+from hpgmn.models import MODELS, find_model
 from hpgmn.models.hpgmn import HPGMNSettings
 from hpgmn.runs.spec import (
     RunSpec,
     changes,
     check_run,
+    choose_metric,
     graph_content,
+    make_spec,
     resolve_device,
     run_environment,
 )
@@ -36,6 +40,70 @@ SPEC = RunSpec("small", "hpgmn", settings_dict(TINY), splits=(0, 1), seeds=2)
 
 
 # The specification.
+
+
+@pytest.mark.parametrize("model", [*MODELS, "own_model:TwoHop"])
+def test_edge_direction_is_left_open_for_every_model_that_reads_one_at_a_time(
+    model, small_graph, ring, monkeypatch
+):
+    monkeypatch.syspath_prepend(Path(__file__).parents[2] / "examples")
+    options = {"model": model, "device": "cpu", "splits": "0"}
+    directed = ring(12, splits=1)
+    spec = make_spec(directed, "ring", options)
+    names = {info.name: info.metadata["choices"] for info in fields(find_model(model).settings)}
+    expected = [] if model.startswith("hpgmn") else list(names.get("neighbors", ()))
+    assert spec.selection.get("neighbors", []) == expected
+    assert "undirected" in expected or not expected
+    both = ring(12, splits=1, both_ways=True)
+    assert make_spec(both, "ring", options).selection == {}
+    if expected:
+        assert make_spec(directed, "ring", options, {"neighbors": "in"}).selection == {}
+        config = options | {"settings": {"neighbors": "in"}}
+        assert make_spec(directed, "ring", config).selection == {}
+
+
+def test_shipped_settings_close_the_edge_direction(ring):
+    options = {"model": "gcn", "device": "cpu", "splits": "0"}
+    assert make_spec(ring(12, splits=1), "squirrel", options).selection == {}
+
+
+def rates(**counts):
+    """Labels with so many nodes of each class, and the names of the classes."""
+    numbers = [number for number, count in enumerate(counts.values()) for _ in range(count)]
+    return np.array(numbers), list(counts)
+
+
+@pytest.mark.parametrize(
+    ("counts", "expected"),
+    [
+        ({"a": 50, "b": 50}, "accuracy"),
+        ({"a": 90, "b": 10}, "accuracy"),
+        ({"a": 9, "b": 91}, "average_precision"),
+        ({"a": 91, "b": 9}, "average_precision"),
+        ({"a": 48, "b": 45, "c": 7}, "accuracy"),
+        ({"a": 48, "b": 46, "c": 6}, "balanced_accuracy"),
+        ({"a": 50, "b": 50, "c": 0}, "accuracy"),
+    ],
+)
+def test_the_metric_fits_the_classes_of_the_train_nodes(counts, expected, ring):
+    labels, names = rates(**counts)
+    train = np.arange(200) < 100
+    y = np.concatenate([labels, np.zeros(100, int)])
+    masks = {"train_mask": train, "val_mask": ~train, "test_mask": np.zeros(200, bool)}
+    graph = Graph(np.ones((200, 1)), np.zeros((2, 0), int), y, class_names=names, **masks)
+    options: dict[str, Any] = {}
+    lines: list[str] = []
+    choose_metric(graph, "mine", options, lines.append)
+    assert options == {"metric": expected}
+    [line] = lines
+    rarest = min((name for name in counts if counts[name]), key=lambda name: counts[name])
+    assert expected in line
+    assert (f"'{rarest}'" in line) == (expected != "accuracy")
+    for known, source in (({"metric": "macro_f1"}, "mine"), ({}, "texas")):
+        found = dict(known)
+        choose_metric(graph, source, found, lines.append)
+        assert found == known
+    assert len(lines) == 1
 
 
 def test_a_specification_survives_its_config_file():

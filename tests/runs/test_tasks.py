@@ -11,7 +11,7 @@ from hpgmn.base.settings import make_settings, settings_dict
 from hpgmn.models import find_model
 from hpgmn.runs import tasks as run_tasks
 from hpgmn.runs.fit import Monitor, fit_run
-from hpgmn.runs.folder import PORTFOLIO_FILE, prepare_folder
+from hpgmn.runs.folder import prepare_folder
 from hpgmn.runs.spec import RunSpec
 from hpgmn.runs.tasks import train_on_engine, write_files
 
@@ -53,12 +53,12 @@ def test_folders_hold_what_a_run_here_writes(small_graph, tmp_path, here_engine,
     assert any("no edges" in record.message for record in caplog.records)
 
 
-def test_a_choice_goes_along(small_graph, tmp_path, here_engine):
-    spec = specification("mlp")
-    folder = prepared(tmp_path / "run", spec, choice={"chosen": "best"})
-    train_on_engine(here_engine(), {folder: spec}, small_graph, [], Monitor())
-    assert json.loads((folder / "metrics.json").read_text())["portfolio"] == {"chosen": "best"}
-    assert json.loads((folder / PORTFOLIO_FILE).read_text()) == {"chosen": "best"}
+def test_an_edge_direction_is_selected_there(small_graph, tmp_path, here_engine):
+    spec = dataclasses.replace(specification("gcn"), selection={"neighbors": ["out", "in"]})
+    folder = prepared(tmp_path / "run", spec)
+    assert not train_on_engine(here_engine(), {folder: spec}, small_graph, [], Monitor())
+    selected = json.loads((folder / "metrics.json").read_text())["selected"]
+    assert selected["neighbors"].keys() == {"out", "in"}
 
 
 def test_failures_keep_their_remedy_and_the_other_runs_continue(small_graph, tmp_path, here_engine):
@@ -78,7 +78,7 @@ def test_a_bug_is_not_hidden(small_graph, tmp_path, here_engine, monkeypatch):
     def broken(*arguments, **options):
         raise ZeroDivisionError("bug")
 
-    monkeypatch.setattr(run_tasks, "fit_run", broken)
+    monkeypatch.setattr(run_tasks, "fit_spec", broken)
     spec = specification("mlp")
     runs = {prepared(tmp_path / "a", spec): spec}
     with pytest.raises(RuntimeError, match="A worker failed:\nTraceback"):

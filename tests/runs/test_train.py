@@ -10,9 +10,11 @@ import pytest
 import hpgmn
 from hpgmn.base.errors import HPGMNError, SettingError
 from hpgmn.graph.files import write_graph
+from hpgmn.runs import portfolio
 from hpgmn.runs.folder import InterruptedRunError
+from hpgmn.runs.portfolio import Member
 from hpgmn.runs.spec import check_run
-from hpgmn.runs.train import default_folder, folder_name, read_options, uses_portfolio
+from hpgmn.runs.train import default_folder, folder_name, read_options
 
 SHORT = {"epochs": 3, "estimator_epochs": 3, "hidden_dim": 4, "num_patterns": 3}
 
@@ -139,29 +141,70 @@ def test_default_folders_name_graph_and_model():
     assert folder_name("a.b:Net") == "a.b-Net"
 
 
-@pytest.mark.parametrize(
-    ("source", "requested", "named", "settings", "expected"),
-    [
-        ("my-folder", None, {"config": None}, None, True),
-        ("minesweeper", None, {}, None, True),
-        ("texas", None, {}, None, False),
-        ("texas", True, {}, None, True),
-        ("my-folder", False, {}, None, False),
-        ("my-folder", None, {"config": "paper"}, None, False),
-        ("my-folder", None, {"model": "mlp"}, None, False),
-        ("my-folder", None, {}, {"lr": 1}, False),
-        ("my-folder", True, {}, {"lr": 1}, True),
-    ],
+SMALL = (
+    Member("plain", "mlp", {"epochs": 8, "hidden_dim": 4, "patience": 0}),
+    Member("near", "gcn", {"epochs": 8, "hidden_dim": 4, "patience": 0}),
 )
-def test_a_portfolio_is_tried_where_nothing_else_gives_settings(
-    source, requested, named, settings, expected
+
+
+@pytest.fixture
+def small_portfolio(monkeypatch):
+    """A portfolio of two."""
+    monkeypatch.setattr(portfolio, "portfolio_members", lambda is_large=False: SMALL)
+
+
+def test_without_options_an_ensemble_is_trained(small_graph, tmp_path, small_portfolio):
+    run = train(small_graph, tmp_path / "run", settings=None, report=True)
+    assert run.spec.model == "ensemble"
+    assert run.predict().probabilities.shape == (18, 3)
+    opened = hpgmn.open_run(tmp_path / "run")
+    np.testing.assert_array_equal(opened.predict().probabilities, run.predict().probabilities)
+    best = train(small_graph, tmp_path / "single", settings=None, single=True)
+    assert best.spec.model in ("mlp", "gcn")
+    assert hpgmn.open_run(tmp_path / "single").spec == best.spec
+
+
+def test_ctrl_c_in_python_keeps_what_is_trained(small_graph, tmp_path, small_portfolio):
+    """Without a callback for signals KeyboardInterrupt arrives in the middle of the training."""
+    polls = count()
+
+    def interrupted(name, now):
+        if next(polls) == 11:  # the fourth epoch of the second member
+            raise KeyboardInterrupt
+
+    run = train(small_graph, tmp_path / "run", settings=None, progress=interrupted)
+    assert run.metrics["interrupted"]
+    rows = {row["name"]: row for row in run.metrics["portfolio"]["members"]}
+    assert rows["near"]["failure"] is None
+    assert [member["name"] for member in run.metrics["members"]] != []
+
+
+def test_an_ensemble_is_not_trained_on_a_cluster(
+    small_graph, tmp_path, here_engine, small_portfolio
 ):
-    assert uses_portfolio(source, requested, named, settings) is expected
+    options: dict[str, Any] = {"settings": None, "engine": here_engine()}
+    with pytest.raises(SettingError, match="one machine"):
+        train(small_graph, tmp_path / "run", **options)
+    run = train(small_graph, tmp_path / "run", single=True, **options)
+    assert run.metrics["portfolio"]["chosen"] in ("plain", "near")
 
 
-def test_a_portfolio_and_a_named_model_exclude_each_other():
-    with pytest.raises(SettingError, match="model and config"):
-        uses_portfolio("x", True, {"model": "mlp", "config": "paper"}, None)
+def test_the_direction_of_a_baseline_is_selected_and_said(small_graph, tmp_path):
+    splits = small_graph.splits
+    masks = {f"{part}_mask": getattr(splits, part) for part in ("train", "val", "test")}
+    edges = small_graph.edge_index[:, ::2]
+    graph = hpgmn.Graph(small_graph.x, edges, small_graph.y, directed=True, **masks)
+    lines: list[str] = []
+    short = {"epochs": 3, "hidden_dim": 4}
+    run = train(graph, tmp_path / "run", model="gcn", settings=short, notify=lines.append)
+    scores = run.metrics["selected"]["neighbors"]
+    assert run.spec.settings["neighbors"] in scores
+    assert any("Edge direction of gcn" in line for line in lines)
+    fixed = train(
+        graph, tmp_path / "fixed", model="gcn", settings=short | {"neighbors": "in"}
+    ).metrics
+    assert "selected" not in fixed
+    assert np.mean(fixed["val_score"]) == pytest.approx(scores["in"])
 
 
 def test_an_engine_needs_no_device(small_graph, tmp_path, here_engine):

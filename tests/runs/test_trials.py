@@ -1,6 +1,7 @@
 """Trials: spaces, plans, complete records, and no look at test labels."""
 
 import json
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
@@ -74,7 +75,8 @@ def test_every_value_of_every_space_is_a_valid_setting(graph):
     for model in MODELS:
         cls = MODELS[model].settings
         space = space_for(model, graph)
-        assert {"lr", "weight_decay", "epochs", "patience", "hidden_dim"} <= set(space)
+        common = {"lr", "weight_decay", "epochs", "patience", "hidden_dim"}
+        assert common & {info.name for info in fields(cls)} <= set(space)
         for name, values in space.items():
             chosen = [getattr(make_settings(cls, {name: value}), name) for value in values]
             assert chosen == values, (model, name)  # nothing is rounded or reordered
@@ -87,7 +89,7 @@ def test_the_values_of_a_model_override_the_shared_ones():
     assert space_for("gcn", "cora")["self_loop"] == [1.0]
     assert space_for("gcn", "texas")["self_loop"] == [1.0, 0.0]
     assert "neighbors" not in space_for("mlp", "texas")
-    assert space_for("dirgcn", "squirrel")["out_share"] == [1.0]
+    assert space_for("dirgcn", "squirrel")["layers"] == [3, 4, 5]
 
 
 def test_no_space_is_for_an_unknown_model_or_kind():
@@ -101,7 +103,7 @@ def test_a_model_has_one_space_for_each_kind_of_graph():
     assert space_for("hpgmn", "texas") == space_for("hpgmn", "cornell")
     assert space_for("hpgmn", "squirrel-filtered") == space_for("hpgmn", "squirrel")
     assert space_for("hpgmn", "actor") == space_for("hpgmn", "unknown")
-    assert space_for("hpgmn", "actor")["neighbors"] == ["undirected", "out"]
+    assert space_for("hpgmn", "actor")["neighbors"] == ["undirected", "out", "in"]
     assert space_for("hpgmn-appnp", "actor") == space_for("hpgmn-appnp", "cora")
 
 
@@ -113,10 +115,20 @@ def test_the_space_of_the_paper_is_the_printed_one():
     assert space["kpattern_weight"] == space["entropy_weight"] == weights
 
 
+@pytest.mark.parametrize("graph", ["texas", "squirrel", "actor", "my-graph"])
+@pytest.mark.parametrize("model", [name for name in MODELS if name != "mlp"])
+def test_every_model_that_reads_edges_tries_every_direction(model, graph):
+    if model in ("hpgmn-gcn", "hpgmn-appnp", "boosting"):
+        pytest.skip("searched on citation graphs alone, or reads both directions")
+    name = "out_share" if model == "dirgcn" else "neighbors"
+    expected = {0.0, 0.5, 1.0} if model == "dirgcn" else {"out", "in", "undirected"}
+    assert set(space_for(model, graph)[name]) == expected
+    assert {trial[name] for trial in planned_trials(model, graph, 10)[1:]} == expected
+
+
 @pytest.mark.parametrize("graph", ["texas", "squirrel", "actor"])
-def test_models_of_a_comparison_have_the_same_choice_of_neighbours(graph):
+def test_models_of_a_comparison_can_leave_the_attributes_whole(graph):
     ours, theirs = space_for("hpgmn", graph), space_for("gcn", graph)
-    assert set(ours["neighbors"]) == set(theirs["neighbors"]) == {"undirected", "out"}
     assert min(ours["attributes_dropout"]) == min(theirs["attributes_dropout"]) == 0.0
 
 

@@ -572,3 +572,20 @@ def test_replicas_in_batches_are_apart_where_their_train_nodes_differ_in_number(
     together = fit_replicas(graph, MODELS["hpgmn"], every, masks)
     alone = fit_replicas(graph, MODELS["hpgmn"], every[2:], masks[2:])
     torch.testing.assert_close(together.logits[2:], alone.logits)
+
+
+def test_groups_take_their_replicas_fixed_epochs_and_finish_together(small_graph, at_most):
+    at_most(2)
+    settings = replace(TINY, epochs=8, patience=0)
+    replicas = [Replica(0, seed, settings) for seed in range(5)]
+    epochs = torch.tensor([4, 1, 3, 2, 5])
+    fitted = fit(small_graph, replicas, epochs={"main": epochs})
+    assert torch.equal(fitted.best_epoch["main"], epochs)
+    assert fitted.val_score.isnan().all()
+    assert not fitted.history["estimator"]["val_score"].isnan().all()
+    finished = fit(small_graph, replicas, should_finish=lambda: True)
+    assert all(torch.equal(best, torch.ones(5)) for best in finished.best_epoch.values())
+    assert finished.logits.isfinite().all()
+    torch.testing.assert_close(
+        finished.logits[3:4], fit(small_graph, replicas[3:4], should_finish=lambda: True).logits
+    )

@@ -50,7 +50,9 @@ HETERO, APPNP, GCN = (MODELS[name] for name in ("hpgmn", "hpgmn-appnp", "hpgmn-g
 DEFAULTS = HPGMNSettings(
     hidden_dim=6, num_patterns=5, estimator_hidden=6, estimator_epochs=6, epochs=12, patience=0
 )
-TINY = replace(DEFAULTS, statistics=STATISTICS, neighbors="out", classifier_layers=2)
+TINY = replace(  # wide enough that no node's hidden units are all zero, which would be a tie
+    DEFAULTS, statistics=STATISTICS, neighbors="out", classifier_layers=2, hidden_dim=10
+)
 PROPAGATED = PropagatedSettings(
     hidden_dim=6, query_dim=5, num_patterns=4, pretraining_epochs=6, epochs=8, rounds=3
 )
@@ -242,7 +244,8 @@ def test_the_consistency_loss_and_its_gradient_match_the_sum_written_out(
 
     def watch(state, stage):
         if stage.name == "main":
-            gradients.update({n: p.grad.clone() for n, p in stage.model.named_parameters()})
+            trained = (item for item in stage.model.named_parameters() if item[1].requires_grad)
+            gradients.update({name: value.grad.clone() for name, value in trained})
 
     state = train(task, HETERO, watch=watch)
     stage = HETERO.stages["main"](task, state.done)
@@ -251,7 +254,8 @@ def test_the_consistency_loss_and_its_gradient_match_the_sum_written_out(
     torch.testing.assert_close(state.history["main"]["loss"][0], expected.detach())
     expected.sum().backward()
     for name, parameter in stage.model.named_parameters():
-        torch.testing.assert_close(gradients[name], parameter.grad, rtol=1e-3, atol=1e-6)
+        if parameter.requires_grad:
+            torch.testing.assert_close(gradients[name], parameter.grad, rtol=1e-3, atol=1e-6)
 
 
 # Selection and stopping.
@@ -294,7 +298,7 @@ def test_the_best_epoch_has_the_highest_score_and_then_the_lowest_loss(small_gra
 
 
 def test_of_equal_epochs_the_earliest_is_best(small_graph):
-    still = replace(TINY, lr=0.0, estimator_lr=0.0)
+    still = replace(DEFAULTS, lr=0.0, estimator_lr=0.0)  # without a running average
     state = train(task_of(small_graph, [still] * 2), HETERO)
     assert state.history["main"]["val_loss"][:, 0].unique().numel() == 1
     assert state.best_epoch["main"].tolist() == [1, 1]
@@ -361,7 +365,7 @@ def test_taking_stopped_replicas_out_changes_no_result(small_graph, settings, mo
     shrunk = train(task, entry_of(settings), watch=watch)
     assert len(sizes) > 1
     monkeypatch.setattr(
-        trainer, "improving_replicas", lambda current, stage: list(range(len(current.live)))
+        trainer, "improving_replicas", lambda current, *_: list(range(len(current.live)))
     )
     whole = train(task, entry_of(settings))
     assert whole.history["main"]["loss"].isfinite().all()
@@ -957,3 +961,114 @@ def test_predictions_below_the_confidence_are_unknown(small_graph):
     assert 0 < (~known).sum() < len(known)
     np.testing.assert_array_equal(found, np.where(known, labels, -1))
     np.testing.assert_array_equal(rest, np.where(known[:, None], shares, 0))
+
+
+# Ending early, and fixed epochs.
+
+
+def test_a_training_that_should_finish_keeps_the_best_epochs_so_far(small_graph):
+    settings = [replace(TINY, epochs=30, estimator_epochs=20, refinement=True)] * 2
+    task = task_of(small_graph, settings)
+    whole = train(task, HETERO)
+    calls = []
+
+    def should_finish():
+        calls.append(1)
+        return len(calls) >= 7
+
+    state = train(task, HETERO, should_finish=should_finish)
+    lengths = {stage: len(history["loss"]) for stage, history in state.history.items()}
+    assert lengths == {"estimator": 7, "refinement": 1, "main": 1}
+    for key, rows in state.history["estimator"].items():
+        assert torch.equal(rows, whole.history["estimator"][key][:7])
+    best = state.history["estimator"]["val_score"].amax(dim=0)
+    assert torch.equal(state.best_score["estimator"], best)
+    assert state.best_epoch["main"].tolist() == [1, 1]
+    assert logits(task, HETERO, state.done).isfinite().all()
+
+
+def test_a_training_that_finishes_in_its_last_stage_leaves_earlier_ones_whole(small_graph):
+    task = task_of(small_graph, [TINY])
+    whole = train(task, HETERO)
+    stages = []
+
+    def watch(state, stage):
+        stages.append(stage.name)
+
+    state = train(task, HETERO, watch=watch, should_finish=lambda: stages.count("main") == 4)
+    for key, value in whole.done["estimator"].items():
+        assert torch.equal(state.done["estimator"][key], value)
+    for key, rows in state.history["main"].items():
+        assert torch.equal(rows, whole.history["main"][key][:4])
+
+
+@pytest.mark.parametrize("settings", [TINY, PROPAGATED], ids=["hpgmn", "appnp"])
+def test_fixed_epochs_keep_the_parameters_of_those_epochs(small_graph, settings):
+    task, entry = task_of(small_graph, [settings] * 3), entry_of(settings)
+    fixed, stages = torch.tensor([2, 5, 0]), entry.stages_of(settings)
+    seen = {stage: {} for stage in stages}
+
+    def watch(state, stage):
+        current = state.current
+        values = zip(*(value.clone() for value in current.parameters.values()), strict=True)
+        for replica, row in zip(current.live, values, strict=True):
+            seen[stage.name][replica, current.epoch] = dict(
+                zip(current.parameters, row, strict=True)
+            )
+
+    state = train(task, entry, watch=watch, epochs=dict.fromkeys(stages, fixed))
+    for stage in stages:
+        assert state.best_epoch[stage].tolist() == fixed.tolist()
+        assert len(state.history[stage]["loss"]) == 5
+        assert state.history[stage]["val_score"].isnan().all()
+        assert state.best_score[stage].isnan().all()
+        assert state.best_loss[stage].isnan().all()
+        for replica, epoch in ((0, 2), (1, 5)):
+            for key, value in seen[stage][replica, epoch].items():
+                assert torch.equal(state.done[stage][key][replica], value)
+        assert max(epoch for replica, epoch in seen[stage] if replica == 2) < 5  # was dropped
+
+
+def test_fixed_epochs_repeat_a_training_and_resume_bit_for_bit(small_graph, tmp_path):
+    task = task_of(small_graph, [TINY])
+    whole = train(task, HETERO)
+
+    def watch(state, stage):
+        if stage.name == "main" and state.current.epoch == 1:
+            write_state(tmp_path / "state", state, "fixed")
+
+    again = train(task, HETERO, epochs=whole.best_epoch, watch=watch)
+    state = read_state(tmp_path / "state", "fixed", task.device)
+    resumed = train(task, HETERO, epochs=whole.best_epoch, state=state)
+    for stage, parameters in whole.done.items():
+        assert torch.equal(again.best_epoch[stage], whole.best_epoch[stage])
+        assert len(again.history[stage]["loss"]) == whole.best_epoch[stage].item()
+        for key, value in parameters.items():
+            assert torch.equal(again.done[stage][key], value)
+            assert torch.equal(resumed.done[stage][key], value)
+
+
+@pytest.mark.parametrize("settings", [TINY, PROPAGATED], ids=["hpgmn", "appnp"])
+def test_with_fixed_epochs_no_validation_label_matters(small_graph, settings):
+    entry = entry_of(settings)
+    epochs = dict.fromkeys(entry.stages_of(settings), torch.tensor([3, 6]))
+    task = task_of(small_graph, [settings] * 2)
+    known = task.val_labels >= 0
+    states = [
+        train(replace(task, val_labels=labels), entry, epochs=epochs)
+        for labels in (
+            task.val_labels,
+            np.where(known, (task.val_labels + 1) % 3, -1),
+            np.full_like(task.val_labels, -1),
+        )
+    ]
+    for other in states[1:]:
+        for stage, parameters in states[0].done.items():
+            for key, value in parameters.items():
+                assert torch.equal(value, other.done[stage][key])
+
+
+def test_fixed_epochs_without_a_finite_loss_are_reported(small_graph):
+    task = task_of(small_graph, [replace(TINY, lr=1e30)] * 2)
+    with pytest.raises(HPGMNError, match="Stage 'main' diverged"):
+        train(task, HETERO, epochs={"main": torch.tensor([9, 9])})

@@ -67,21 +67,28 @@ def inherited_setting(parent: type, name: str, default: Any) -> Any:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainSettings:
-    """Settings of training, common to all models."""
+class FitSettings:
+    """Settings of every model."""
 
-    lr: float = rate_setting(0.01, "learning rate of Adam")
-    weight_decay: float = rate_setting(5e-5, "weight decay (L2, added to the gradient)")
+    lr: float = rate_setting(0.01, "learning rate")
     epochs: int = setting(300, "maximum number of epochs", low=1)
     patience: int = setting(
         100, "stop after this number of epochs without a better validation score; 0: never", low=0
     )
-    dropout: float = dropout_setting(0.2, "dropout inside the network")
     class_weights: str = setting(
         "none",
         "weights of the classes in the loss: none, or inverse to their frequency (balanced)",
         choices=("none", "balanced"),
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainSettings(FitSettings):
+    """Settings of training by gradients."""
+
+    lr: float = rate_setting(0.01, "learning rate of Adam")
+    weight_decay: float = rate_setting(5e-5, "weight decay (L2, added to the gradient)")
+    dropout: float = dropout_setting(0.2, "dropout inside the network")
     precision: str = setting(
         "float32",
         "products on a GPU: float32, TF32 (10 mantissa bits), or bfloat16 (7 bits) in training",
@@ -117,7 +124,7 @@ class BatchSettings(TrainSettings):
             )
 
 
-AnySettings = TypeVar("AnySettings", bound=TrainSettings)
+AnySettings = TypeVar("AnySettings", bound=FitSettings)
 
 
 def type_name(hint: Any) -> str:
@@ -225,7 +232,7 @@ def make_settings(cls: type[AnySettings], values: Mapping[str, Any]) -> AnySetti
     return cls(**checked)
 
 
-def describe_settings(cls: type[TrainSettings]) -> list[dict[str, Any]]:
+def describe_settings(cls: type[FitSettings]) -> list[dict[str, Any]]:
     """Return name, type, default, allowed values and help of every setting of a class."""
     hints = typing.get_type_hints(cls)
     return [
@@ -245,19 +252,19 @@ def to_plain(value: Any) -> Any:
     return list(value) if isinstance(value, tuple) else value
 
 
-def settings_dict(settings: TrainSettings) -> dict[str, Any]:
+def settings_dict(settings: FitSettings) -> dict[str, Any]:
     """Return settings as a dictionary for YAML or JSON."""
     return {
         info.name: to_plain(getattr(settings, info.name)) for info in dataclasses.fields(settings)
     }
 
 
-def settings_names(cls: type[TrainSettings]) -> frozenset[str]:
+def settings_names(cls: type[FitSettings]) -> frozenset[str]:
     """Return the names of all settings of a class."""
     return frozenset(info.name for info in dataclasses.fields(cls))
 
 
-def per_replica_names(cls: type[TrainSettings]) -> frozenset[str]:
+def per_replica_names(cls: type[FitSettings]) -> frozenset[str]:
     """Return the names of the settings in which replicas of one batch may differ."""
     return frozenset(info.name for info in dataclasses.fields(cls) if info.metadata["per_replica"])
 

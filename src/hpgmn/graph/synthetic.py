@@ -1,10 +1,14 @@
-"""The built-in graph: a trading network whose classes show in neighbourhoods, not attributes.
+"""Generated graphs whose classes show in neighbourhoods, not in attributes.
 
-Accounts of C classes stand on a ring: class c pays mostly the class a quarter turn further on.
-The class means of the attributes stand on a circle in the same order. Those an account pays and
-those that pay it are then a quarter turn ahead and a quarter turn behind: in the mean over all
-neighbours they cancel, so averaging attributes over undirected neighbours hides the class, while
-counting neighbours class by class shows it.
+In :func:`trading_network` accounts of C classes stand on a ring: class c pays mostly the class a
+quarter turn further on. The class means of the attributes stand on a circle in the same order.
+Those an account pays and those that pay it are then a quarter turn ahead and a quarter turn behind:
+in the mean over all neighbours they cancel, so averaging attributes over undirected neighbours
+hides the class. Averaging in one direction shows it, and so does counting neighbours by class.
+
+In :func:`supply_network` no mean over neighbours shows the class, in whatever direction, and
+neither do the classes of those a firm buys from. What does is an attribute of its suppliers *class
+by class*.
 """
 
 from __future__ import annotations
@@ -19,6 +23,7 @@ from hpgmn.graph.graph import Array, Graph, random_splits
 
 # Each mostly pays the next on the ring, and the last pays the first.
 _ROLES = ("fraudster", "mule", "exchange", "broker", "trader")
+_SECTORS = ("builder", "carrier", "dealer", "lender")
 
 
 class SyntheticGraph(NamedTuple):
@@ -63,22 +68,13 @@ def trading_network(
         fractions: shares of train, validation and test in the ten stratified splits.
         seed: of the graph, and of the first of its splits.
     """
-    for is_valid, requirement, value in (
+    _require(
         (num_classes >= 2, "num_classes must be at least 2", num_classes),
         (0 <= homophily <= 1, "homophily must be from 0 to 1", homophily),
-        (0 <= noise <= 1, "noise must be from 0 to 1", noise),
-        (
-            num_nodes >= 20 * num_classes,
-            f"num_nodes must be at least {20 * num_classes}, 20 for each class",
-            num_nodes,
-        ),
-        (num_features >= 2, "num_features must be at least 2", num_features),
-        (degree >= 1, "degree must be at least 1", degree),
         (0 <= newcomers <= 0.5, "newcomers must be from 0 to 0.5", newcomers),
-        (signal >= 0, "signal must be at least 0", signal),
-    ):
-        if not is_valid:
-            raise SettingError(f"{requirement} (got {value}).")
+        (num_features >= 2, "num_features must be at least 2", num_features),
+        *_common_limits(num_nodes, num_classes, degree, noise, signal),
+    )
     pattern = class_pattern(num_classes, homophily, noise)
     random = np.random.default_rng(seed)
     while True:  # a class with hardly an account is all but impossible
@@ -98,7 +94,7 @@ def trading_network(
     payments[is_new] = 1
     whole = np.int32 if num_nodes <= np.iinfo(np.int32).max else np.int64
     source = np.repeat(np.arange(num_nodes, dtype=whole), payments)
-    target = _targets(source, y, is_new, pattern, random)
+    target = _targets(source, y, y, is_new, pattern, random)
 
     posterior = class_posterior(x, source, target, y, is_new, means, pattern)
     splits = random_splits(y, fractions=fractions, stratified=True, first_seed=seed)
@@ -113,6 +109,126 @@ def trading_network(
         name="trading-network",
     )
     return SyntheticGraph(graph, float(posterior.max(axis=1).mean()))
+
+
+def supply_network(
+    num_nodes: int = 2000,
+    num_classes: int = 4,
+    num_features: int = 4,
+    degree: float = 6.0,
+    noise: float = 0.05,
+    signal: float = 1.5,
+    size_signal: float = 2.0,
+    fractions: Sequence[float] = (0.48, 0.32, 0.2),
+    seed: int = 0,
+) -> SyntheticGraph:
+    """Generate a directed network of purchases where suppliers matter by their own class.
+
+    A firm draws its sector (the class c, of C) and its size (small or large) uniformly and
+    independently. It makes 1 + Poisson purchases: from every sector equally often, and from small
+    and large firms equally often. But which size it buys in which sector is its signature
+    (:func:`size_pattern`): large firms of its own and of the next C/2 - 1 sectors, small firms of
+    the others. Attributes are Normal with unit variance; their mean shows the size and, of the
+    sector, only c modulo C/2: sectors c and c + C/2, whose signatures are opposite, look alike.
+
+    Consequently the mean attributes of suppliers, of customers, and of firms two edges away along
+    any directions are the same for all sectors, and so is how often suppliers are of each sector.
+    Even knowing size and *visible* sector of each supplier tells nothing, because the two sectors
+    that look alike cancel. What tells is the size of suppliers of each *true* sector, known at
+    train nodes: class means, which HP-GMN reads. A model that learns a vector for every node
+    (LINKX) can learn from train nodes what each supplier stands for, too. Message passing on
+    attributes cannot, apart from what nonlinear layers find beyond means.
+
+    Args:
+        num_nodes: N, at least 20 for each class.
+        num_classes: C, even and at least 4.
+        num_features: F, at least 3.
+        degree: mean number of purchases that a firm makes; N · degree edges are expected.
+        noise: share of the purchases whose supplier has any size.
+        signal: how far the visible class means are from the centre, in standard deviations.
+        size_signal: how far the means of small and large firms are from the centre.
+        fractions: shares of train, validation and test in the ten stratified splits.
+        seed: of the graph, and of the first of its splits.
+    """
+    _require(
+        (
+            num_classes % 2 == 0 and num_classes >= 4,
+            "num_classes must be even, from 4",
+            num_classes,
+        ),
+        (num_features >= 3, "num_features must be at least 3", num_features),
+        (size_signal >= 0, "size_signal must be at least 0", size_signal),
+        *_common_limits(num_nodes, num_classes, degree, noise, signal),
+    )
+    pattern = size_pattern(num_classes, noise)
+    random = np.random.default_rng(seed)
+    while True:  # a sector with hardly a firm of one size is all but impossible
+        y = random.integers(num_classes, size=num_nodes)
+        is_large = random.integers(2, size=num_nodes)
+        if np.bincount(2 * y + is_large, minlength=2 * num_classes).min() >= 3:
+            break
+    angle = 4 * np.pi * np.arange(num_classes) / num_classes  # c and c + C/2 at the same place
+    circle = np.stack([np.cos(angle), np.sin(angle)], axis=1)
+    axes, _ = np.linalg.qr(random.standard_normal((num_features, 3)))
+    means = signal * circle @ np.asarray(axes[:, :2].T)  # (C, F)
+    x = random.standard_normal((num_nodes, num_features), dtype=np.float32)
+    x += means.astype(np.float32)[y]
+    x += (size_signal * np.outer(2 * is_large - 1, axes[:, 2])).astype(np.float32)
+
+    purchases = 1 + random.poisson(degree - 1, size=num_nodes)
+    source = np.repeat(np.arange(num_nodes), purchases)
+    is_new = np.zeros(num_nodes, dtype=bool)
+    target = _targets(source, y, 2 * y + is_large, is_new, pattern, random)
+    posterior = class_posterior(x, source, target, y, is_new, means, pattern, is_large)
+    splits = random_splits(y, fractions=fractions, stratified=True, first_seed=seed)
+    graph = Graph(
+        x,
+        np.stack([source, target]),
+        y,
+        train_mask=splits.train,
+        val_mask=splits.val,
+        test_mask=splits.test,
+        class_names=[*_SECTORS, *(f"sector {c}" for c in range(4, num_classes))],
+        name="supply-network",
+    )
+    return SyntheticGraph(graph, float(posterior.max(axis=1).mean()))
+
+
+def _common_limits(
+    num_nodes: int, num_classes: int, degree: float, noise: float, signal: float
+) -> list[tuple[bool, str, float]]:
+    least = 20 * num_classes
+    message = f"num_nodes must be at least {least}, 20 for each class"
+    return [
+        (0 <= noise <= 1, "noise must be from 0 to 1", noise),
+        (num_nodes >= least, message, num_nodes),
+        (degree >= 1, "degree must be at least 1", degree),
+        (signal >= 0, "signal must be at least 0", signal),
+    ]
+
+
+def _require(*conditions: tuple[bool, str, float]) -> None:
+    """Raise SettingError for the first parameter outside its limits."""
+    for is_valid, requirement, value in conditions:
+        if not is_valid:
+            raise SettingError(f"{requirement} (got {value}).")
+
+
+def size_pattern(num_classes: int, noise: float) -> Array:
+    """Return the share of purchases by class of the buyer, and class and size of the supplier.
+
+    Returns:
+        P (C, 2C), rows add up to one; P[c, 2d] is the share of class c's purchases from small
+        firms of class d, P[c, 2d + 1] that from large ones. Their sum is 1/C for every c and d.
+
+    >>> (8 * size_pattern(4, noise=0.0)[0]).tolist()
+    [0.0, 2.0, 0.0, 2.0, 2.0, 0.0, 2.0, 0.0]
+    """
+    half = num_classes // 2
+    row = np.repeat([1.0, -1.0], half) * (1 - noise)  # how far large suppliers are preferred
+    preference = np.stack([np.roll(row, label) for label in range(num_classes)])
+    pattern = np.stack([1 - preference, 1 + preference], axis=2) / (2 * num_classes)
+    return pattern.reshape(num_classes, 2 * num_classes)
 
 
 def class_pattern(num_classes: int, homophily: float, noise: float) -> Array:
@@ -147,7 +263,14 @@ def class_pattern(num_classes: int, homophily: float, noise: float) -> Array:
 
 
 def class_posterior(
-    x: Array, source: Array, target: Array, y: Array, is_new: Array, means: Array, pattern: Array
+    x: Array,
+    source: Array,
+    target: Array,
+    y: Array,
+    is_new: Array,
+    means: Array,
+    pattern: Array,
+    kind: Array | None = None,
 ) -> Array:
     """Return the class posterior of an oracle that knows all but the account's own class.
 
@@ -166,40 +289,49 @@ def class_posterior(
         y: (N,) classes; row v of the result does not depend on ``y[v]``.
         is_new: (N,) newcomers, whom no one pays.
         means: (C, F) class means of the attributes.
-        pattern: (C, C) from :func:`class_pattern`.
+        pattern: (C, C) from :func:`class_pattern`, or (C, C·K) from :func:`size_pattern`.
+        kind: (N,) with C·K columns: which of K kinds a node is, known to the oracle of every node.
 
     Returns:
         (N, C), rows add up to one.
     """
-    num_nodes, num_classes = y.shape[0], pattern.shape[0]
+    num_nodes, num_classes, num_groups = y.shape[0], *pattern.shape
     nodes = np.arange(num_nodes)
+    if kind is None:
+        kind = np.zeros(num_nodes, dtype=y.dtype)
+    group = y * (num_groups // num_classes) + kind  # what a payment chooses first: class and kind
+    # (N, C): the group of v if its class were c
+    possible = np.arange(num_classes) * (num_groups // num_classes) + kind[:, None]
     log_pattern = np.log(np.maximum(pattern, 1e-300))  # no payment takes a way of probability 0
 
-    def counts(center: Array, label: Array) -> Array:
-        cell = np.multiply(center, num_classes, dtype=np.int64)
+    def counts(center: Array, label: Array, width: int = num_classes) -> Array:
+        cell = np.multiply(center, width, dtype=np.int64)
         cell += label
-        return np.bincount(cell, minlength=num_nodes * num_classes).reshape(num_nodes, -1)
+        return np.bincount(cell, minlength=num_nodes * width).reshape(num_nodes, -1)
 
-    paid = counts(source, y[target])  # (N, C) payments made, by the class of the target
+    paid = counts(source, group[target], num_groups)  # payments made, by the group of the target
     received = counts(target, y[source])  # (N, C) payments received, by the class of the payer
-    can_be_paid = ~is_new[source]
-    rivals = counts(target[can_be_paid], y[source[can_be_paid]])  # payers who are themselves paid
+    # Payers who would be in the group of v if they were of its class
+    are_alike = ~is_new[source] & (kind[source] == kind[target])
+    rivals = counts(target[are_alike], y[source[are_alike]])
 
     log_density = x @ means.T.astype(x.dtype) - (means**2).sum(axis=1) / 2
-    score = log_density + paid @ log_pattern.T + received @ log_pattern
+    score = log_density + paid @ log_pattern.T
+    score += np.take_along_axis(received @ log_pattern, possible, axis=1)
 
-    # A payment from w into class c chooses among the m others there (m counts neither v nor w if
-    # w is one of them), and among one more if v is of class c.
+    # A payment from w into v's group chooses among the m others there (m counts neither v nor w if
+    # w is one of them), and among one more if v is in it.
     own = np.zeros((num_nodes, num_classes), dtype=bool)
     own[nodes, y] = True
-    others = np.bincount(y[~is_new], minlength=num_classes) - (own & ~is_new[:, None])  # (N, C)
-    from_within = can_be_paid & (y[source] == y[target])
-    within = np.bincount(y[target[from_within]], minlength=num_classes)
-    outside = np.bincount(y[target[~from_within]], minlength=num_classes)
-    own_within = own & ~is_new[:, None]  # v's own payments into its class come from within
-    elsewhere_within = within - np.where(own_within, paid, 0) - np.where(own, rivals, 0)
+    own_group = own & ~is_new[:, None]  # v's own payments into its group come from within
+    others = np.bincount(group[~is_new], minlength=num_groups)[possible] - own_group  # (N, C)
+    from_within = ~is_new[source] & (group[source] == group[target])
+    within = np.bincount(group[target[from_within]], minlength=num_groups)[possible]
+    outside = np.bincount(group[target[~from_within]], minlength=num_groups)[possible]
+    paid = np.take_along_axis(paid, possible, axis=1)
+    elsewhere_within = within - np.where(own_group, paid, 0) - np.where(own, rivals, 0)
     all_received = received.sum(axis=1, keepdims=True)
-    elsewhere_outside = outside - np.where(own_within, 0, paid)
+    elsewhere_outside = outside - np.where(own_group, 0, paid)
     elsewhere_outside -= np.where(own, all_received - rivals, 0)
     choice = -rivals * np.log(others) - (all_received - rivals) * np.log(others + 1)
     choice -= elsewhere_within * (np.log(others) - np.log(others - 1))
@@ -213,31 +345,39 @@ def class_posterior(
 
 
 def _targets(
-    source: Array, y: Array, is_new: Array, pattern: Array, random: np.random.Generator
+    source: Array,
+    y: Array,
+    group: Array,
+    is_new: Array,
+    pattern: Array,
+    random: np.random.Generator,
 ) -> Array:
-    """Draw the payee of each payment: a class by the payer's row, then any account but the payer.
+    """Draw the payee of each payment: a group by the payer's row, then any account but the payer.
 
     What has an entry for each payment is as narrow as its values allow: there may be 10⁸ of them.
     """
+    num_groups = pattern.shape[1]
     steps = pattern.cumsum(axis=1)
-    payer_class = y.astype(np.min_scalar_type(pattern.shape[0]))[source]
+    narrow = np.min_scalar_type(num_groups)
+    payer_class = y.astype(narrow)[source]
     draw = random.random(source.shape[0])
-    target_class = np.zeros_like(payer_class)
-    for label in range(pattern.shape[0] - 1):
-        target_class += draw >= steps[payer_class, label]
-    del draw
+    target_group = np.zeros_like(payer_class)
+    for label in range(num_groups - 1):
+        target_group += draw >= steps[payer_class, label]
+    del draw, payer_class
 
     established = np.flatnonzero(~is_new).astype(source.dtype)
-    members = established[np.argsort(y[established], kind="stable")]  # grouped by class
-    size = np.bincount(y[established], minlength=pattern.shape[0]).astype(source.dtype)
+    members = established[np.argsort(group[established], kind="stable")]  # grouped
+    size = np.bincount(group[established], minlength=num_groups).astype(source.dtype)
     first = np.cumsum(size, dtype=source.dtype) - size
-    rank = np.zeros(y.shape[0], dtype=source.dtype)  # of an account within its class
-    rank[members] = np.arange(members.shape[0]) - first[y[members]]
+    rank = np.zeros(y.shape[0], dtype=source.dtype)  # of an account within its group
+    rank[members] = np.arange(members.shape[0]) - first[group[members]]
 
-    is_rival = (target_class == payer_class) & ~is_new[source]  # the payer is in that class itself
+    # The payer is in that group itself
+    is_rival = (target_group == group.astype(narrow)[source]) & ~is_new[source]
     share = random.random(source.shape[0])
-    share *= size[target_class] - is_rival
+    share *= size[target_group] - is_rival
     chosen = share.astype(source.dtype)
     chosen += is_rival & (chosen >= rank[source])  # skip the payer
-    targets: Array = members[first[target_class] + chosen]
+    targets: Array = members[first[target_group] + chosen]
     return targets

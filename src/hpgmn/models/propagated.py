@@ -66,6 +66,7 @@ class PropagatedSettings(MemorySettings, TrainSettings):
         "weights of APPNP's rounds: those of PageRank with teleport, or equal ones",
         choices=("ppr", "mean"),
     )
+    neighbors: str = setting("undirected", "edge direction", choices=("out", "in", "undirected"))
     rounds: int = setting(10, "rounds of APPNP's propagation", low=1, high=200)
     teleport: float = setting(0.1, "APPNP's probability of going back", low=0.0, high=1.0)
     batch_norm: bool = setting(
@@ -262,10 +263,10 @@ class PropagatedHPGMN(MemoryModel):
 
 
 def _inputs(task: TrainingTask) -> dict[str, Any]:
-    scaling = task.settings[0].attributes_scaling
+    first = task.settings[0]
     return {
-        "attributes": task.statistics.attributes(scaling),
-        "propagation": task.statistics.propagation("undirected", "symmetric", 1.0),
+        "attributes": task.statistics.attributes(first.attributes_scaling),
+        "propagation": task.statistics.propagation(first.neighbors, "symmetric", 1.0),
     }
 
 

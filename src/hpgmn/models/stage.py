@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeAlias, TypeVar
+from importlib.util import find_spec
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 import torch
@@ -13,7 +14,7 @@ from torch import Tensor, nn
 
 from hpgmn.base.errors import HPGMNError, Remedy
 from hpgmn.base.randomness import DropRate, stable_key
-from hpgmn.base.settings import TrainSettings
+from hpgmn.base.settings import FitSettings, TrainSettings
 from hpgmn.graph import Array, Graph
 from hpgmn.models.layers import Output
 from hpgmn.models.memory import NODE_PENALTIES
@@ -217,6 +218,16 @@ StageBuilder: TypeAlias = Callable[[TrainingTask, Mapping[str, Parameters]], Tra
 """Builds a stage from the task and the best parameters of the stages before it."""
 
 
+class Rounds(Protocol):
+    """The training of R replicas of a model without gradients, one round after the other."""
+
+    def update(self, replica: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Train a round; return train loss (1,), validation logits (1, V, C) and labels (1, V)."""
+
+    def parameters(self, rounds: Sequence[int]) -> Parameters:
+        """Return the parameters of each replica after so many rounds."""
+
+
 def default_floats(graph: Graph, settings: Any) -> tuple[int, int]:
     """Estimate :attr:`ModelEntry.floats` of a network of a few layers on the attributes."""
     layers = getattr(settings, "layers", 2)
@@ -234,17 +245,22 @@ class ModelEntry:
             parameters and in its activations for one node; decides how many train together.
         optional: for a stage that not all settings have, a function of settings.
         tied: statistics the model always reads whose columns are the nodes trained on.
+        rounds: what trains the model if not the gradients of its stages: its only stage, "main",
+            then has the parameters that it returns.
+        packages: those it imports that may be missing.
         source: a digest of the code behind a custom model; empty for built-in models.
         summary: one line; a built-in model's is in the registry.
         citation: the paper; a built-in model's is in the registry.
     """
 
     name: str
-    settings: type[TrainSettings]
+    settings: type[FitSettings]
     stages: Mapping[str, StageBuilder]
     floats: Callable[[Graph, Any], tuple[int, int]] = default_floats
     optional: Mapping[str, Callable[[Any], bool]] = field(default_factory=dict)
     tied: tuple[str, ...] = ()
+    rounds: Callable[[TrainingTask], Rounds] | None = None
+    packages: tuple[str, ...] = ()
     source: str = ""
     summary: str = ""
     citation: str = ""
@@ -256,6 +272,21 @@ class ModelEntry:
             for name, build in self.stages.items()
             if name not in self.optional or self.optional[name](settings)
         }
+
+
+def missing_package(entry: ModelEntry) -> str | None:
+    """Return the name of a package that the model needs and that is not installed."""
+    return next((name for name in entry.packages if find_spec(name) is None), None)
+
+
+def require_packages(entry: ModelEntry) -> None:
+    """Raise HPGMNError if a package that the model needs is missing."""
+    missing = missing_package(entry)
+    if missing is not None:
+        raise HPGMNError(
+            f"The model {entry.name} needs the package {missing}, which is not installed.",
+            f"Run pip install {missing}",
+        )
 
 
 def main_stage(

@@ -99,10 +99,10 @@ def write_ensemble(
     final = refitted or trained
     models = {one.name: one.model for one in final}
     ensemble = SavedEnsemble.of(models, weights, spec.splits)
-    selected = _mixed(spec, trained, weights)
+    selected = ensemble_logits(spec, trained, weights)
     if spec.calibrate:
         ensemble.calibrate(selected, graph.y, [split.val for split in splits])
-    logits = selected if refitted is None else _mixed(spec, final, weights)
+    logits = selected if refitted is None else ensemble_logits(spec, final, weights)
     ensemble._latest = (graph, torch.device(spec.device), logits)
     kept = [one for one in final if one.name in ensemble.members]
     for one in kept:
@@ -139,7 +139,7 @@ def write_ensemble(
     return FittedRun(metrics, ensemble, fitted, list(splits), spec)
 
 
-def _mixed(
+def ensemble_logits(
     spec: RunSpec, trained: Sequence[TrainedMember], weights: Weights, without: str | None = None
 ) -> Tensor:
     """Return the logits (S, N, C) of the ensemble; NaN for a split without other members.
@@ -244,7 +244,7 @@ def _rows(
         weight = sum(weights[one.name]) / len(splits)
         contribution: float | None = 0.0
         if weight:
-            others = _mixed(spec, trained, weights, without=one.name)
+            others = ensemble_logits(spec, trained, weights, without=one.name)
             known = [at for at, row in enumerate(others) if not row.isnan().any()]
             masks = [val[at] for at in known]
             lost = _val_scores(spec, graph, others[known], masks)

@@ -33,12 +33,13 @@ from hpgmn.runs.fit import FittedRun, TrainedMember, Training, fit_run, member_i
 from hpgmn.runs.folder import STATE_FOLDER, write_config
 from hpgmn.runs.portfolio import Member, selected_members
 from hpgmn.runs.spec import CONFIG_FILE, RunSpec
+from hpgmn.training import replicas
 from hpgmn.training.replicas import Progress
 from hpgmn.training.state import read_spent
 
 logger = logging.getLogger(__name__)
 
-RUNGS = {30: 0.2, 100: 0.1, 300: 0.05}
+RUNGS = dict(zip(replicas.RUNGS, (0.2, 0.1, 0.05), strict=True))
 """Epochs of the last stage at which a member is stopped if its best validation score so far is
 lower than the best of earlier members there by more than this."""
 EPOCHS_PER_SECOND = 20

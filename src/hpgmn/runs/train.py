@@ -27,7 +27,7 @@ from hpgmn.runs.folder import (
     warnings_among,
 )
 from hpgmn.runs.pool import fit_spec
-from hpgmn.runs.portfolio import portfolio_selection
+from hpgmn.runs.portfolio import portfolio_selection, selected_members
 from hpgmn.runs.run import Run, open_run
 from hpgmn.runs.spec import (
     RunSpec,
@@ -148,6 +148,7 @@ def train(
         options["selection"] = selection
         if selection:
             options["model"] = ENSEMBLE
+            selected_members(selection, loaded, source)  # refuses unknown names
         elif settings and portfolio and model is config is None and not has_settings_for(source):
             monitor.note("The portfolio is not trained, because settings are given.")
         spec = make_spec(loaded, source, options, settings)

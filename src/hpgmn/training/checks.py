@@ -74,11 +74,20 @@ def check_counts(
             "classification needs at least two.",
             "Label more nodes, of another class",
         )
+    warnings = []
     missing = [class_names[int(c)] for c in np.flatnonzero(counts.train == 0)]
     if missing:
         names = ", ".join(missing)
-        return [f"Split {number}: no train node of class {names}; it can never be predicted well."]
-    return []
+        warnings.append(
+            f"Split {number}: no train node of class {names}; it can never be predicted well."
+        )
+    validated = np.flatnonzero(counts.val)
+    if len(validated) == 1:
+        warnings.append(
+            f"Split {number}: all validation nodes are of class {class_names[validated[0]]}, so "
+            "they select the best epoch and model poorly. Label others, or make other splits."
+        )
+    return warnings
 
 
 def scarce_classes(counts: Array, class_names: Sequence[str]) -> list[str]:

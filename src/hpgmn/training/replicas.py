@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from threading import Event
@@ -29,7 +30,7 @@ from hpgmn.base.files import (
 )
 from hpgmn.base.machine import free_gpu_bytes
 from hpgmn.base.parsing import read_json
-from hpgmn.base.settings import TrainSettings, make_settings, per_replica_names, settings_dict
+from hpgmn.base.settings import FitSettings, make_settings, per_replica_names, settings_dict
 from hpgmn.graph import Array, Graph
 from hpgmn.models import is_custom
 from hpgmn.models.memory import NODE_PENALTIES
@@ -52,6 +53,9 @@ SAVE_SECONDS = 20.0
 
 REPORT_SECONDS = 0.1
 """Progress on a GPU is reported this often: each report waits for the GPU."""
+
+RUNGS = (30, 100, 300)
+"""Epochs that are always reported: members of a pool are compared there."""
 
 CPU_BATCH_BYTES = 1 * 2**30
 """Memory shared by the replicas trained together on a CPU: more would not be faster."""
@@ -105,7 +109,7 @@ class Progress:
 def replica_bytes(graph: Graph, entry: ModelEntry, settings: Any) -> int:
     """Estimate the memory of one replica: parameters with moments, and activations."""
     parameters, per_node = entry.floats(graph, settings)
-    if settings.consistency_weight:
+    if getattr(settings, "consistency_weight", 0):
         per_node *= settings.consistency_passes
     return int(4 * (6 * parameters + per_node * graph.num_nodes))
 
@@ -122,7 +126,7 @@ def replicas_at_once(
     return max(1, budget // replica_bytes(graph, entry, settings))
 
 
-def valid_settings(kind: type[TrainSettings], values: Mapping[str, Any]) -> Any | None:
+def valid_settings(kind: type[FitSettings], values: Mapping[str, Any]) -> Any | None:
     """Return settings, or None where values are invalid, which training them will report."""
     try:
         return make_settings(kind, values)
@@ -200,6 +204,7 @@ def fit_replicas(
     report: Callable[[Progress], None] | None = None,
     should_stop: Callable[[], bool] = lambda: False,
     should_finish: Callable[[], bool] = lambda: False,
+    epochs: Mapping[str, Tensor] | None = None,
     memory_share: float = 1.0,
 ) -> Fitted:
     """Train replicas in groups of equal shape.
@@ -214,6 +219,10 @@ def fit_replicas(
         identity: identifies this training; a state of another one is refused.
         report: called after each epoch.
         should_stop: called after each epoch; True acts like Ctrl-C.
+        should_finish: called after each epoch; True ends every stage with its best epochs so far,
+            see :func:`~hpgmn.training.trainer.train`.
+        epochs: for some stages (R,) the epoch whose parameters each replica keeps; validation
+            then selects nothing, and its scores are NaN.
         memory_share: share of the memory to use, which limits the replicas trained together.
     """
     torch_device = torch.device(device)
@@ -231,8 +240,11 @@ def fit_replicas(
                 len(replicas),
                 lambda: replica_groups(graph, entry, replicas, torch_device, sizes, memory_share),
             )
+            train_group = partial(
+                train, entry=entry, metric=metric, positive=positive, should_finish=should_finish
+            )
             return _fit(
-                task, entry, plan, (metric, positive), folder, identity, report, stop, should_finish
+                task, entry, plan, train_group, epochs or {}, folder, identity, report, stop
             )
 
     try:
@@ -254,12 +266,12 @@ def _fit(
     task: TrainingTask,
     entry: ModelEntry,
     plan: list[list[int]],
-    metric: tuple[str, int],
+    train_group: Callable[..., TrainState],
+    epochs: Mapping[str, Tensor],
     folder: Path | None,
     identity: str,
     report: Callable[[Progress], None] | None,
     should_stop: Callable[[], bool],
-    should_finish: Callable[[], bool],
 ) -> Fitted:
     results: list[tuple[list[int], TrainState, Tensor]] = []
     for number, positions in enumerate(plan):
@@ -270,15 +282,8 @@ def _fit(
         )
         monitor = EpochMonitor(path, identity, (number, len(plan)), report, should_stop)
         with task.statistics.reporting(monitor.report_rows):
-            state = train(
-                part,
-                entry,
-                metric=metric[0],
-                positive=metric[1],
-                state=state,
-                watch=monitor,
-                should_finish=should_finish,
-            )
+            fixed = {stage: values[positions] for stage, values in epochs.items()}
+            state = train_group(part, state=state, watch=monitor, epochs=fixed)
             if path is not None:
                 write_state(path, state, identity)
             results.append((positions, state, logits(part, entry, state.done).cpu()))
@@ -357,6 +362,7 @@ class EpochMonitor:
         self.state = state
         now, is_last = time.monotonic(), current.epoch == stage.epochs
         is_due = not current.best_score.is_cuda or now - self.reported > REPORT_SECONDS
+        is_due = is_due or current.epoch in RUNGS
         if self.report is not None and (is_due or is_last):
             self.reported = now
             self.report(
@@ -396,6 +402,7 @@ def _join(replicas: list[Replica], results: list[tuple[list[int], TrainState, Te
         }
 
     states = [state for _, state, _ in results]
+    _pad_texts(states)
     # Some settings have stages that others lack; all have the last one.
     stages = [name for name in states[0].done if all(name in state.done for state in states)]
     done: dict[str, Parameters] = {}
@@ -426,6 +433,17 @@ def _join(replicas: list[Replica], results: list[tuple[list[int], TrainState, Te
             key: sum(state.seconds.get(key, 0.0) for state in states) for key in states[0].seconds
         },
     )
+
+
+def _pad_texts(states: list[TrainState]) -> None:
+    """Give parameters that hold bytes one length, filled with zeros."""
+    for stage, parameters in states[0].done.items():
+        for name, first in parameters.items():
+            if first.dtype == torch.uint8:
+                length = max(state.done[stage][name].shape[1] for state in states)
+                for state in states:
+                    value = state.done[stage][name]
+                    state.done[stage][name] = pad(value, (0, length - value.shape[1]))
 
 
 def _concatenate_padded(blocks: list[Tensor]) -> Tensor:

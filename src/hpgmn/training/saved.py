@@ -236,7 +236,8 @@ class SavedModel:
             for row in metadata.pop("replicas")
         ]
         scales = [metadata.pop(f"{kind}temperatures", []) for kind in ("", "mean_")]  # older: none
-        _check_content(tensors, metadata, len(replicas), scales, is_custom(name))
+        any_dtype = is_custom(name) or entry.rounds is not None
+        _check_content(tensors, metadata, len(replicas), scales, any_dtype)
         node_ids = metadata.pop("node_ids")
         names = None if node_ids is None else np.asarray(node_ids)
         labels = tensors["train_labels"].numpy().astype(np.int64)

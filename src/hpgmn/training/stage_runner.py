@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol, Self, TypeAlias
 
 import torch
@@ -181,6 +181,8 @@ class StageRunner:
         task: all replicas.
         state: results of earlier stages; the time to build is added to its seconds.
         live: the replicas to train, as positions in the task.
+        fixed: (R,) the epoch whose values each replica keeps, whatever the validation labels are;
+            None selects the best on validation.
     """
 
     def __init__(
@@ -191,12 +193,16 @@ class StageRunner:
         live: list[int],
         metric: Metric,
         ranks: Ranks | None = None,
+        fixed: Tensor | None = None,
     ) -> None:
         started = time.perf_counter()
         self.task, self.stage = build_stage(task, build, state, live)
+        if fixed is not None:
+            self.stage = replace(self.stage, epochs=int(fixed.max()), patience=0)
         self.metric, self.ranks = metric, ranks or Ranks(device=task.device)
         stage, device = self.stage, self.task.device
         self.live = torch.tensor(live, device=device)
+        self._fixed = None if fixed is None else fixed.to(device)[self.live]
         self.model = stage.model.to(device)
         self.keys = self.task.keys(stage.name)
         # Rows read from the host are chosen there, so that the host need not wait for a GPU.
@@ -303,7 +309,7 @@ class StageRunner:
 
         Returns:
             (3, R) the values of :data:`~hpgmn.training.state.HISTORY`, NaN for replicas that are
-            not live and, in an unsupervised stage, for validation.
+            not live and, in an unsupervised stage or with fixed epochs, for validation.
         """
         if self.stage.batch_size:
             assert isinstance(epoch, int)
@@ -314,7 +320,9 @@ class StageRunner:
                 noises = [Noise(self.keys, number) for number in self.noise_steps(epoch)]
             loss = self._step(optimizer, self._full_loss(noises, epoch))
         values = [loss]
-        if self.stage.is_supervised:
+        if self._fixed is not None:  # higher than at the start in that epoch alone
+            score, val_loss = torch.where(self._fixed == epoch, 0.0, -2.0), loss
+        elif self.stage.is_supervised:
             score, val_loss = self.evaluate()
             values += [val_loss, score]
         else:  # no label may choose: the last epoch with a finite loss is the best

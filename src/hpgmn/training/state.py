@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -175,6 +176,14 @@ class TrainState:
     current: StageState | None = None
 
 
+def count_seconds(state: TrainState, stage: str, since: float) -> float:
+    """Add the time since then to the training time, in total and of this stage; return now."""
+    now = time.perf_counter()
+    for key in ("training", f"training {stage}"):
+        state.seconds[key] = state.seconds.get(key, 0.0) + now - since
+    return now
+
+
 def start_stage(
     name: str,
     parameters: Parameters,
@@ -258,15 +267,20 @@ def has_overflow(current: StageState) -> Tensor:
     return ~torch.stack(largest).isfinite().all(dim=0)
 
 
-def improving_replicas(current: StageState, stage: TrainingStage) -> list[int]:
-    """Return positions within ``live`` of the replicas that may still improve."""
-    best = current.best_epoch.tolist()
-    losses = current.history["loss"][-1].tolist()
-    patience = stage.patience or stage.epochs
+def improving_replicas(
+    current: StageState, stage: TrainingStage, fixed: Tensor | None = None
+) -> list[int]:
+    """Return positions within ``live`` of the replicas that may still improve.
+
+    Args:
+        fixed: (R,) the epochs after which replicas stop instead.
+    """
+    last = current.best_epoch + (stage.patience or stage.epochs) if fixed is None else fixed
+    ends, losses = last.tolist(), current.history["loss"][-1].tolist()
     return [
         position
         for position, replica in enumerate(current.live)
-        if current.epoch - best[replica] < patience and math.isfinite(losses[replica])
+        if current.epoch < ends[replica] and math.isfinite(losses[replica])
     ]
 
 

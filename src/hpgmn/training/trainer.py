@@ -40,6 +40,7 @@ from hpgmn.models.stage import (
 from hpgmn.statistics import Statistic
 from hpgmn.training.checks import check_split
 from hpgmn.training.ranks import Ranks
+from hpgmn.training.rounds import run_rounds
 from hpgmn.training.stage_runner import WARM_UP, BuildStage, StageRunner, Task, build_stage
 from hpgmn.training.state import (
     HISTORY,
@@ -47,6 +48,7 @@ from hpgmn.training.state import (
     StageState,
     TrainState,
     all_parameters,
+    count_seconds,
     drop_replicas,
     has_overflow,
     improving_replicas,
@@ -145,18 +147,23 @@ Cause = Callable[[int], tuple[str, Remedy]]
 
 
 def require_best_epoch(
-    current: StageState, stage: TrainingStage, replicas: Sequence[Replica], cause: Cause
+    current: StageState,
+    stage: TrainingStage,
+    replicas: Sequence[Replica],
+    cause: Cause,
+    fixed: Tensor | None = None,
 ) -> None:
     """Require an epoch with finite loss and gradients of every replica.
 
-    A replica that diverged later keeps its best epoch, with a warning.
+    A replica that diverged later keeps its best epoch, with a warning; with (R,) fixed epochs,
+    later ones do not matter.
     """
     if not current.epoch:
         return
     best = current.best_epoch.tolist()
-    patience = stage.patience or stage.epochs
+    patience = 0 if fixed is not None else stage.patience or stage.epochs
     keys = {"loss": "loss"}
-    if stage.is_supervised:
+    if stage.is_supervised and fixed is None:
         keys["val_loss"] = "validation loss"
     events: dict[int, tuple[int, str]] = {}  # first epoch without a finite value, and which
     for key, what in keys.items():
@@ -167,7 +174,10 @@ def require_best_epoch(
                 events[number] = epoch, f"{what} is not finite from epoch {epoch} on"
     overflow = "gradients are too large to be squared, so some weights were not trained"
     lost = dict.fromkeys(torch.nonzero(current.overflowed).flatten().tolist(), overflow)
-    lost = lost or {number: what for number, (_, what) in events.items() if not best[number]}
+    required = [max(epoch, 1) for epoch in best] if fixed is None else fixed.tolist()
+    lost = lost or {
+        number: what for number, (_, what) in events.items() if best[number] < required[number]
+    }
     later = {
         number: what for number, (epoch, what) in events.items() if epoch <= best[number] + patience
     }
@@ -191,12 +201,19 @@ def require_best_epoch(
 
 
 def finish_stage(
-    state: TrainState, stage: TrainingStage, replicas: Sequence[Replica], cause: Cause
+    state: TrainState,
+    stage: TrainingStage,
+    replicas: Sequence[Replica],
+    cause: Cause,
+    fixed: Tensor | None = None,
 ) -> None:
     """Finish the current stage with the best values of every replica."""
     current = state.current
     assert current is not None
-    require_best_epoch(current, stage, replicas, cause)
+    require_best_epoch(current, stage, replicas, cause, fixed)
+    if fixed is not None:
+        current.best_score.fill_(math.nan)
+        current.best_loss.fill_(math.nan)
     name, number = current.name, current.best_score.shape[0]
     state.done[name] = current.best
     state.best_score[name] = current.best_score
@@ -282,6 +299,7 @@ def train(
     state: TrainState | None = None,
     watch: Watcher | None = None,
     should_finish: Callable[[], bool] = lambda: False,
+    epochs: Mapping[str, Tensor] | None = None,
 ) -> TrainState:
     """Train every stage of a model on a graph.
 
@@ -289,14 +307,24 @@ def train(
         metric: selects epochs on the validation nodes.
         positive: the positive class of the metric, see :func:`hpgmn.base.metrics.metric`.
         state: a state to resume.
+        should_finish: called after each epoch; True ends the stage with its best epochs so far,
+            and later stages after one epoch each.
+        epochs: for some stages (R,) the epoch whose parameters each replica keeps, 0 for the
+            initial ones. Validation then selects nothing and ``should_finish`` is not called.
     """
-    stages = entry.stages_of(task.settings[0])
+    if entry.rounds is not None:
+        return _train_rounds(
+            *(task, entry, state or TrainState(), metric_of(metric, positive), watch),
+            *(should_finish, (epochs or {}).get("main")),
+        )
     return train_stages(
-        *(task, stages),
+        task,
+        entry.stages_of(task.settings[0]),
         metric=metric_of(metric, positive),
         state=state,
         watch=watch,
         should_finish=should_finish,
+        epochs=epochs,
     )
 
 
@@ -309,13 +337,32 @@ def train_stages(
     watch: Watcher | None = None,
     ranks: Ranks | None = None,
     should_finish: Callable[[], bool] = lambda: False,
+    epochs: Mapping[str, Tensor] | None = None,
 ) -> TrainState:
     """Train stages in order; of several ranks each calls this with a task of its own rows."""
     state = state or TrainState()
     ranks = ranks or Ranks(device=task.device)
     for name, build in stages.items():
         if name not in state.done:
-            _run_stage(task, name, build, state, metric, watch, ranks, should_finish)
+            fixed = (epochs or {}).get(name)
+            _run_stage(task, name, build, state, metric, watch, ranks, should_finish, fixed)
+    return state
+
+
+def _train_rounds(
+    task: TrainingTask,
+    entry: ModelEntry,
+    state: TrainState,
+    metric: Metric,
+    watch: Watcher | None,
+    should_finish: Callable[[], bool],
+    fixed: Tensor | None,
+) -> TrainState:
+    """Train a model without gradients; its rounds count as epochs."""
+    if "main" not in state.done:
+        stage = run_rounds(task, entry, state, metric, watch, should_finish, fixed)
+        cause = ("The sums of trees overflow.", Remedy("Lower the learning rate", setting="lr"))
+        finish_stage(state, stage, task.replicas, lambda number: cause, fixed)
     return state
 
 
@@ -328,10 +375,11 @@ def _run_stage(
     watch: Watcher | None,
     ranks: Ranks,
     should_finish: Callable[[], bool],
+    fixed: Tensor | None,
 ) -> None:
     replicas, current = len(task.replicas), state.current
     live = list(range(replicas)) if current is None else current.live
-    runner = StageRunner(task, build, state, live, metric, ranks)
+    runner = StageRunner(task, build, state, live, metric, ranks, fixed)
     if current is None:
         initialise(runner.model, runner.keys)
         load_parameters(runner.model, runner.stage.initial)
@@ -346,12 +394,12 @@ def _run_stage(
     last = time.perf_counter()
     while current.epoch < runner.stage.epochs:
         if current.epoch and current.epoch % check_every == 0:  # a resumed run decides alike
-            improving = improving_replicas(current, runner.stage)
+            improving = improving_replicas(current, runner.stage, fixed)
             if len(improving) <= len(current.live) // 2:
                 drop_replicas(current, improving)
                 if not improving:
                     break
-                runner = StageRunner(task, build, state, current.live, metric, ranks)
+                runner = StageRunner(task, build, state, current.live, metric, ranks, fixed)
                 epochs = _resume(runner, current)
                 last = time.perf_counter()
         with matmul_precision(runner.stage.precision, task.device):
@@ -359,11 +407,11 @@ def _run_stage(
         for key, values in zip(HISTORY, row, strict=True):
             current.history[key].append(values)
         current.epoch += 1
-        last = _count_seconds(state, name, last)
+        last = count_seconds(state, name, last)
         if watch is not None:
             watch(state, runner.stage)
-            last = _count_seconds(state, name, last)  # reading the numbers waits for a GPU
-        if should_finish():
+            last = count_seconds(state, name, last)  # reading the numbers waits for a GPU
+        if fixed is None and should_finish():
             break
 
     def cause(number: int) -> tuple[str, Remedy]:
@@ -371,16 +419,8 @@ def _run_stage(
         nodes = torch.from_numpy(alone.train_labels[0] >= 0).nonzero()[:, 0].to(task.device)
         return cause_of_divergence(stage, task.replicas[number], nodes)
 
-    finish_stage(state, runner.stage, task.replicas, cause)
-    _count_seconds(state, name, last)  # a GPU may have had work left
-
-
-def _count_seconds(state: TrainState, stage: str, since: float) -> float:
-    """Add the time since then to the training time, in total and of this stage; return now."""
-    now = time.perf_counter()
-    for key in ("training", f"training {stage}"):
-        state.seconds[key] = state.seconds.get(key, 0.0) + now - since
-    return now
+    finish_stage(state, runner.stage, task.replicas, cause, fixed)
+    count_seconds(state, name, last)  # a GPU may have had work left
 
 
 def _values(runner: StageRunner) -> Parameters:

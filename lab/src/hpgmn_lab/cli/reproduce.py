@@ -27,7 +27,8 @@ def reproduce(
     experiment: Annotated[
         str,
         typer.Argument(
-            help="all, or one of table1 to table4, figure3, sound, options, citation-options."
+            help="all, or one of table1 to table4, figure3, sound, options, citation-options; "
+            "ensembles and single, which all does not include."
         ),
     ],
     quick: Annotated[
@@ -47,11 +48,34 @@ def reproduce(
     ] = None,
     engine: EngineName = "local",
     address: Address = None,
+    graphs: Annotated[
+        str | None, typer.Option(help="ensembles and single: graphs, such as texas,cora [all].")
+    ] = None,
+    seeds: Annotated[
+        int | None,
+        typer.Option(help="ensembles and single: seeds of each member in an ensemble [2]."),
+    ] = None,
+    time_limit: Annotated[
+        float | None,
+        typer.Option(
+            help="ensembles and single: seconds for training the members of a graph [no limit]."
+        ),
+    ] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the means as JSON instead of tables.")
     ] = False,
 ) -> None:
     """Reproduce the paper's experiments cell by cell; finished cells are not repeated."""
+    if experiment in ("ensembles", "single"):
+        _reproduce_pools(
+            experiment,
+            out_folder or "runs/ensembles",
+            device,
+            graphs=[name for name in (graphs or "").split(",") if name],
+            options={"seeds": seeds, "time_limit": time_limit},
+            as_json=as_json,
+        )
+        return
     from hpgmn_lab.rendering import print_table
     from hpgmn_lab.reproduction import plan, tasks
     from hpgmn_lab.reproduction.cells import Records
@@ -101,6 +125,47 @@ def reproduce(
     for path in paths:
         say(path)
     _raise_failures(failures, total, outcomes)
+
+
+def _reproduce_pools(
+    experiment: str,
+    name: str,
+    device: str,
+    *,
+    graphs: Sequence[str],
+    options: Mapping[str, Any],
+    as_json: bool,
+) -> None:
+    """Train the members of each graph's pool, select ensembles, and print a line per graph.
+
+    Needs no table library: it runs where only the product is installed.
+    """
+    from hpgmn.base.files import lock_folder
+    from hpgmn.runs.fit import make_monitor
+    from hpgmn.runs.spec import check_seeds, resolve_device
+    from hpgmn_lab.reproduction import ensembles
+
+    given = {key: value for key, value in options.items() if value is not None}
+    check_seeds(given.get("seeds", 1))
+    device, folder = resolve_device(device), Path(name)
+    plans = ensembles.plans(graphs, **given)
+    means: dict[str, Any] = {}
+    with lock_folder(folder), step_progress() as step, stop_on_signal() as should_stop:
+
+        def report(graph: str, now: Progress) -> None:
+            step(f"{graph}: {now.stage} {now.epoch}/{now.epochs}", len(means), len(plans))
+
+        monitor = make_monitor(report, None, should_stop)
+        for plan in plans:
+            record, is_known = ensembles.do_pool(plan, folder, device, monitor)
+            found = means[plan.graph] = ensembles.summary(record)
+            shown = found[experiment]
+            text = mean_and_deviation(shown["mean"], shown["std"])
+            note = "already finished" if is_known else f"{record['seconds']:.0f} s"
+            say(f"{len(means)} of {len(plans)} {plan.graph} {text}, {note}")
+    if as_json:
+        print(json.dumps(means, indent=1))
+    say(f"Records: {folder / ensembles.RECORDS_FILE}")
 
 
 @contextmanager

@@ -1,0 +1,333 @@
+"""Gradient boosting by LightGBM on a table of nodes (Ke et al., NeurIPS 2017)."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from hpgmn.base.errors import HPGMNError, Remedy
+from hpgmn.base.metrics import class_loss
+from hpgmn.base.randomness import Noise
+from hpgmn.base.settings import FitSettings, inherited_setting, rate_setting, setting
+from hpgmn.graph import Array, Graph
+from hpgmn.models.baselines.booster_text import clean_booster
+from hpgmn.models.baselines.node_table import (
+    RAW_ATTRIBUTES,
+    check_bases,
+    columns,
+    label_free_rows,
+    label_rows,
+    make_bases,
+    modes_of,
+)
+from hpgmn.models.layers import Output
+from hpgmn.models.stage import (
+    READ_NODES,
+    ModelEntry,
+    Parameters,
+    TrainingStage,
+    TrainingTask,
+    require_packages,
+)
+from hpgmn.statistics.operators import take_nodes
+
+if TYPE_CHECKING:
+    from lightgbm import Booster
+
+_TEXT = "booster"
+_MOST_BYTES = 2**30  # of a model's text
+_KEPT = 32  # models read from their text that are kept
+_FEW_NUMBERS = 2**22  # of a table that one thread reads
+_SEEDS = 2**31 - 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class BoostingSettings(FitSettings):
+    """Settings of gradient boosting."""
+
+    lr: float = rate_setting(0.1, "learning rate, by which each tree is scaled")
+    epochs: int = setting(500, "most rounds, each a tree per class (one for two classes)", low=1)
+    patience: int = inherited_setting(FitSettings, "patience", 50)
+    neighbors: str = setting(
+        "both",
+        "edge direction; both: columns of their own for each",
+        choices=("out", "in", "undirected", "both"),
+    )
+    leaves: int = setting(15, "most leaves of a tree", low=2, high=4096)
+    min_leaf: int = setting(5, "least train nodes in a leaf", low=1)
+    column_share: float = setting(
+        0.3, "share of the columns that each tree reads", low=0.01, high=1.0, per_replica=True
+    )
+    row_share: float = setting(
+        0.8, "share of the train nodes that each tree reads", low=0.01, high=1.0, per_replica=True
+    )
+    l2: float = rate_setting(1.0, "L2 regularisation of the leaves' values")
+    hops: int = setting(2, "steps over which attributes are averaged", low=1, high=8)
+    svd_dim: int = setting(
+        32, "columns of each truncated SVD, of adjacency rows and of many attributes", low=1
+    )
+
+
+class BoostingRounds:
+    """Trains the boosters of R replicas, one tree per class and round."""
+
+    def __init__(self, task: TrainingTask) -> None:
+        require_packages(ENTRY)
+        import lightgbm
+
+        self._task, self._classes = task, task.num_classes
+        self._bases = make_bases(task.statistics, task.settings[0])
+        fixed = label_free_rows(task.statistics, task.settings[0], self._bases)
+        weights = task.class_weights
+        self._boosters: list[Booster] = []
+        self._rows: list[Array] = []
+        self._iterations: list[list[int]] = []
+        self._scores: list[Array] = []
+        self._labels: list[tuple[Tensor, Tensor]] = []
+        for number in range(len(task.replicas)):
+            train, val = task.train_labels[number], task.val_labels[number]
+            nodes = np.flatnonzero(train >= 0)
+            others = np.flatnonzero(val >= 0)
+            counted = label_rows(task.statistics, modes_of(self._bases), train, self._classes)
+            both = np.concatenate([nodes, others])
+            rows = np.concatenate([fixed[both], counted[both]], axis=1)
+            weight = None if weights is None else weights[number].cpu().numpy()[train[nodes]]
+            parameters = _parameters(task, number, nodes.size, rows.shape[1])
+            data = lightgbm.Dataset(
+                rows[: nodes.size], label=train[nodes], weight=weight, params=parameters
+            )
+            self._boosters.append(lightgbm.Booster(parameters, data))
+            self._rows.append(rows)
+            self._iterations.append([])
+            self._scores.append(np.zeros((both.size, trees_per_round(self._classes))))
+            self._labels.append((torch.from_numpy(train[nodes]), torch.from_numpy(val[others])))
+
+    def update(self, replica: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Train one round; return the train loss (1,), and logits and labels of validation nodes.
+
+        Shapes are (1, V, C) and (1, V).
+        """
+        booster, scores = self._boosters[replica], self._scores[replica]
+        number = booster.current_iteration()
+        booster.update()
+        if booster.current_iteration() > number:  # no further split changes nothing
+            rows = self._rows[replica]
+            sums: Any = booster.predict(
+                rows,
+                start_iteration=number,
+                num_iteration=1,
+                raw_score=True,
+                num_threads=_threads(rows.size),
+            )
+            scores += sums.reshape(scores.shape)
+        self._iterations[replica].append(booster.current_iteration())
+        train, val = self._labels[replica]
+        logits = class_logits(torch.from_numpy(scores)).float()[None]
+        weights = self._task.class_weights
+        seen = torch.ones(1, train.numel(), dtype=torch.bool)
+        loss = class_loss(
+            logits[:, : train.numel()],
+            train[None],
+            seen,
+            None if weights is None else weights[replica : replica + 1].cpu(),
+        )
+        return loss, logits[:, train.numel() :], val[None]
+
+    def parameters(self, rounds: Sequence[int]) -> Parameters:
+        """Return the boosters of so many rounds each, and the bases of their columns."""
+        texts = [
+            zlib.compress(booster.model_to_string(num_iteration=made[number - 1]).encode())
+            for booster, made, number in zip(self._boosters, self._iterations, rounds, strict=True)
+        ]
+        stored = torch.zeros(len(texts), max(len(text) for text in texts), dtype=torch.uint8)
+        for row, text in zip(stored, texts, strict=True):
+            row[: len(text)] = torch.frombuffer(bytearray(text), dtype=torch.uint8)
+        bases = {
+            name: torch.from_numpy(value)[None].repeat(len(texts), *[1] * value.ndim)
+            for name, value in self._bases.items()
+        }
+        return {_TEXT: stored} | bases
+
+
+def trees_per_round(num_classes: int) -> int:
+    """Return the number of trees in a round: one for two classes, else one for each class."""
+    return 1 if num_classes == 2 else num_classes
+
+
+def class_logits(scores: Tensor) -> Tensor:
+    """Return (…, C) logits of (…, trees) raw scores."""
+    if scores.shape[-1] > 1:
+        return scores
+    return torch.cat([torch.zeros_like(scores), scores], dim=-1)
+
+
+def _threads(numbers: int) -> int:
+    """Return the threads for a table of so many numbers: few are read faster by one.
+
+    Threads wait for each other in every node of a tree, for long on a busy machine.
+    """
+    return 1 if numbers < _FEW_NUMBERS else torch.get_num_threads()
+
+
+def _parameters(task: TrainingTask, number: int, nodes: int, width: int) -> dict[str, Any]:
+    settings: BoostingSettings = task.settings[number]
+    several = {"objective": "multiclass", "num_class": task.num_classes}
+    return {
+        **({"objective": "binary"} if task.num_classes == 2 else several),
+        "metric": "none",
+        "learning_rate": settings.lr,
+        "num_leaves": settings.leaves,
+        "min_data_in_leaf": settings.min_leaf,
+        "feature_fraction": settings.column_share,
+        "bagging_fraction": settings.row_share,
+        "bagging_freq": int(settings.row_share < 1),
+        "lambda_l2": settings.l2,
+        "feature_pre_filter": False,
+        "max_bin": 63,
+        "min_data_in_bin": 1,
+        "seed": int(task.keys("main")[number]) % _SEEDS,
+        "deterministic": True,
+        "force_row_wise": True,
+        "num_threads": _threads(nodes * width),
+        "verbosity": -1,
+    }
+
+
+class Boosting(nn.Module):
+    """Trained boosters: the logits of each replica are the sums of its trees.
+
+    Its parameters are those of :meth:`BoostingRounds.parameters`; none before training.
+    """
+
+    def __init__(self, task: TrainingTask, stored: Parameters) -> None:
+        super().__init__()
+        self._task = task
+        for name, value in stored.items():
+            self.register_parameter(name, nn.Parameter(value, requires_grad=False))
+        if not stored:
+            return
+        require_packages(ENTRY)
+        settings, graph = task.settings[0], task.graph
+        trees = trees_per_round(task.num_classes)
+        try:
+            texts = stored[_TEXT]
+            self._bases = {
+                name: value[0].cpu().numpy() for name, value in stored.items() if name != _TEXT
+            }
+            width = task.statistics.width or graph.num_nodes
+            check_bases(self._bases, settings, graph.num_features, width)
+            self.columns = columns(graph, settings, self._bases, _class_names(task))
+            self._boosters = [
+                _read_booster(row.cpu().numpy().tobytes(), len(self.columns), trees)
+                for row in texts
+            ]
+        except (ValueError, KeyError, TypeError, IndexError, zlib.error) as error:
+            raise HPGMNError(
+                f"The boosters of the model are damaged ({type(error).__name__}: {error}).",
+                Remedy("Restore the model's file") | "Train again",
+            ) from None
+
+    def forward(
+        self,
+        inputs: Mapping[str, Any],
+        noise: Noise | None = None,
+        nodes: Tensor | None = None,
+        classify: Tensor | None = None,
+        *,
+        penalties: bool = False,
+    ) -> Output:
+        """Compute class logits; see :meth:`hpgmn.models.hpgmn.HPGMN.forward`."""
+        found = []
+        for replica in range(len(self._boosters)):
+            chosen = torch.arange(self._task.graph.num_nodes) if nodes is None else nodes[replica]
+            found.append(class_logits(torch.from_numpy(self._sums(replica, chosen.cpu().numpy()))))
+        return Output(take_nodes(torch.stack(found).float().to(self._task.device), classify))
+
+    def rows(self, replica: int, nodes: Array) -> Array:
+        """Return the rows of some nodes in a replica's table: (B, W) float32."""
+        task, classes = self._task, self._task.num_classes
+        fixed = label_free_rows(task.statistics, task.settings[0], self._bases)
+        labels = task.train_labels[replica]
+        counted = label_rows(task.statistics, modes_of(self._bases), labels, classes)
+        return np.concatenate([fixed[nodes], counted[nodes]], axis=1)
+
+    def contributions(self, replica: int, nodes: Array) -> Array:
+        """Return the contribution of each column to each raw score: (B, trees, W + 1).
+
+        They add up to the raw score; the last is the mean score of the train nodes.
+        """
+        trees = trees_per_round(self._task.num_classes)
+        rows = self.rows(replica, nodes)
+        found: Any = self._boosters[replica].predict(
+            rows, pred_contrib=True, num_threads=_threads(rows.size)
+        )
+        return np.asarray(found).reshape(nodes.size, trees, len(self.columns) + 1)
+
+    def _sums(self, replica: int, nodes: Array) -> Array:
+        """Return (B, trees) raw scores."""
+        trees, parts = trees_per_round(self._task.num_classes), []
+        rows = self.rows(replica, nodes)
+        for first in range(0, nodes.size, READ_NODES):
+            found: Any = self._boosters[replica].predict(
+                rows[first : first + READ_NODES], raw_score=True, num_threads=_threads(rows.size)
+            )
+            parts.append(np.asarray(found).reshape(-1, trees))
+        return np.concatenate(parts) if parts else np.empty((0, trees))
+
+
+@lru_cache(maxsize=_KEPT)
+def _read_booster(stored: bytes, width: int, trees: int) -> Booster:
+    """Read a booster from its compressed text."""
+    import lightgbm
+
+    reader = zlib.decompressobj()
+    text = reader.decompress(stored, _MOST_BYTES).decode("ascii")
+    if not reader.eof:
+        raise ValueError("incomplete text")
+    try:
+        return lightgbm.Booster(model_str=clean_booster(text, width, trees))
+    except lightgbm.basic.LightGBMError as error:
+        raise ValueError(str(error)) from None
+
+
+def _class_names(task: TrainingTask) -> Sequence[str]:
+    names = task.graph.class_names
+    return names if len(names) == task.num_classes else [str(c) for c in range(task.num_classes)]
+
+
+def _main(task: TrainingTask, done: Mapping[str, Parameters]) -> TrainingStage:
+    """Build the stage: with a trained booster, what predicts; without, what the rounds report."""
+    first: BoostingSettings = task.settings[0]
+    return TrainingStage(
+        name="main",
+        model=Boosting(task, done.get("main", {})),
+        inputs={},
+        lr=task.values("lr"),
+        weight_decay=[0.0] * len(task.replicas),
+        epochs=first.epochs,
+        patience=first.patience,
+    )
+
+
+def _floats(graph: Graph, settings: BoostingSettings) -> tuple[int, int]:
+    per_direction = 3 + (settings.hops + 1) * settings.svd_dim + 3 * graph.num_classes + 2
+    width = min(graph.num_features, RAW_ATTRIBUTES) + settings.svd_dim + 2 * per_direction
+    return 500 * settings.leaves * graph.num_classes, width
+
+
+ENTRY = ModelEntry(
+    "boosting",
+    BoostingSettings,
+    {"main": _main},
+    _floats,
+    tied=("adjacency",),
+    rounds=BoostingRounds,
+    packages=("lightgbm",),
+)

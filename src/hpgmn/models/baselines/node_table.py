@@ -1,0 +1,289 @@
+"""A table with one row per node, as a user of gradient boosting would build it by hand.
+
+Columns, the edge columns once per direction: attributes, their means over 1 to ``hops`` steps,
+degrees, class counts and shares of the neighbours and of the nodes two steps away from train
+labels, and adjacency rows reduced by a truncated SVD. A node's own label is in no column of its
+row: the adjacency has no self-loops, and two steps away the nodes are left out whose hash falls
+into the same fold as the node's. Leaving out the node alone would not do: where many nodes share a
+hub, a count that is one lower than the others' tells the label.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+import torch
+
+from hpgmn.base.files import array_digest
+from hpgmn.base.randomness import signs, text_keys
+from hpgmn.base.sparse import transition
+from hpgmn.graph import Array, Graph
+from hpgmn.statistics import LocalStatistics
+from hpgmn.statistics.diffusion import node_keys
+from hpgmn.statistics.labelwise import one_hot
+
+MODES = ("out", "in", "undirected")
+FOLDS = 8
+"""Parts into which nodes are hashed for the classes two steps away."""
+
+RAW_ATTRIBUTES = 128
+"""More attributes than this are reduced by a truncated SVD; half of them stay beside it."""
+
+LANDMARKS = 8192
+"""Most columns that an SVD reads: the longest of a matrix."""
+
+_EXTRA, _ITERATIONS = 8, 4  # of the subspace iteration
+
+Bases = Mapping[str, Array]
+"""What the columns of a trained model mean: the columns that an SVD reads, and its vectors."""
+
+_NAMES = {"out": "out-neighbours", "in": "in-neighbours", "undirected": "neighbours"}
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of the table: the statistic it belongs to, and its name."""
+
+    statistic: str
+    name: str
+
+
+def edge_modes(graph: Graph, neighbors: str) -> tuple[str, ...]:
+    """Return the directions of the columns; both of a symmetric graph are one."""
+    if neighbors != "both":
+        return (neighbors,)
+    is_directed = graph.directed and (graph.is_weighted or graph.has_one_way_edges)
+    return ("out", "in") if is_directed else ("undirected",)
+
+
+def make_bases(statistics: LocalStatistics, settings: Any) -> dict[str, Array]:
+    """Return the SVDs of the training graph: ``X_columns`` (c,) and ``X_basis`` (c, d) each.
+
+    X is "attributes" (empty if there are few) or a direction. ``attributes_raw`` are the attributes
+    that are columns themselves.
+    """
+
+    def compute() -> dict[str, Array]:
+        graph, dim = statistics.graph, settings.svd_dim
+        x, width = sp.csr_array(graph.x), graph.num_features
+        bases: dict[str, Array] = {"attributes_raw": np.arange(width, dtype=np.int32)}
+        if width > RAW_ATTRIBUTES:
+            bases["attributes_raw"] = _longest(_variances(x), RAW_ATTRIBUTES // 2)
+        if width > dim:
+            scale = np.ones(width) if sp.issparse(graph.x) else _column_scale(x)
+            bases |= _reduce(sp.csr_array(x * scale), dim, "attributes")
+            bases["attributes_basis"] *= scale[bases["attributes_columns"], None]
+        else:
+            bases["attributes_columns"] = np.empty(0, np.int32)
+            bases["attributes_basis"] = np.empty((0, dim))
+        for mode in edge_modes(graph, settings.neighbors):
+            bases |= _reduce(_adjacency(statistics, mode), dim, mode)
+        return {
+            name: value.astype(np.int32 if value.ndim == 1 else np.float32)
+            for name, value in bases.items()
+        }
+
+    return statistics.once(("bases", settings.neighbors, settings.svd_dim), compute)
+
+
+def check_bases(bases: Bases, settings: Any, num_features: int, num_nodes: int) -> None:
+    """Raise ValueError for bases that do not fit the table of a graph of this size."""
+    modes = modes_of(bases)
+    sizes = dict.fromkeys(modes, num_nodes) | {"attributes": num_features}
+    expected = {f"{name}_{part}" for name in sizes for part in ("columns", "basis")}
+    if not modes or bases.keys() != expected | {"attributes_raw"}:
+        raise ValueError(f"unknown parts {sorted(bases)}")
+    for name, size in (*sizes.items(), ("attributes_raw", num_features)):
+        chosen = bases.get(f"{name}_columns", bases.get(name))
+        assert chosen is not None
+        if chosen.ndim != 1 or chosen.dtype.kind != "i" or chosen.size > size:
+            raise ValueError(f"{name} has columns of shape {chosen.shape}")
+        if chosen.size and not 0 <= chosen.min() <= chosen.max() < size:
+            raise ValueError(f"{name} has no column {chosen.max()}")
+        basis = bases.get(f"{name}_basis")
+        if basis is not None and basis.shape != (chosen.size, settings.svd_dim):
+            raise ValueError(f"the basis of {name} is of shape {basis.shape}")
+
+
+def modes_of(bases: Bases) -> list[str]:
+    """Return the directions of a table's columns."""
+    return [mode for mode in MODES if f"{mode}_basis" in bases]
+
+
+def label_free_rows(statistics: LocalStatistics, settings: Any, bases: Bases) -> Array:
+    """Return the columns that do not depend on labels: (N, W) float32."""
+
+    def compute() -> Array:
+        graph, parts = statistics.graph, []
+        x = graph.x
+        reduced = _attributes(x, np.arange(x.shape[1]))
+        if bases["attributes_columns"].size:
+            reduced = np.asarray(x[:, bases["attributes_columns"]] @ bases["attributes_basis"])
+        parts.append(_attributes(x, bases["attributes_raw"]))
+        if bases["attributes_raw"].size < x.shape[1]:
+            parts.append(reduced)
+        for mode in modes_of(bases):
+            adjacency, mean = statistics.adjacency(mode), _mean(statistics, mode)
+            degree = np.diff(adjacency.indptr).astype(np.float32)
+            strength = np.asarray(adjacency.sum(axis=1), np.float32).reshape(-1)
+            parts += [np.stack([degree, strength, mean @ degree], axis=1)]
+            states = reduced
+            for _ in range(settings.hops):
+                states = mean @ states
+                parts.append(states)
+            vectors = _node_vectors(statistics, bases, mode)
+            parts.append(_adjacency(statistics, mode) @ vectors)
+        return np.concatenate(parts, axis=1, dtype=np.float32)
+
+    key = ("node table", settings.hops, *map(array_digest, bases.values()))
+    return statistics.once(key, compute)
+
+
+def label_rows(
+    statistics: LocalStatistics, modes: Sequence[str], labels: Array, num_classes: int
+) -> Array:
+    """Return the columns from train labels, (N,) with -1 elsewhere: (N, W) float32."""
+    known = one_hot(labels, num_classes).astype(np.float32)
+    folds = node_keys(statistics.graph).numpy() % FOLDS
+    parts = []
+    for mode in modes:
+        counts = statistics.adjacency(mode) @ known
+        parts += [counts, *_shares(counts)]
+        mean = _mean(statistics, mode)
+        far = np.zeros_like(counts)
+        for fold in range(FOLDS):
+            members = np.flatnonzero(folds == fold)
+            others = np.where((folds == fold)[:, None], np.float32(0), known)
+            far[members] = mean[members] @ (mean @ others)
+        parts += _shares(far)
+    return np.concatenate(parts, axis=1, dtype=np.float32)
+
+
+def columns(graph: Graph, settings: Any, bases: Bases, class_names: Sequence[str]) -> list[Column]:
+    """Return the columns of a table in order, the label-free ones first."""
+    names = graph.feature_names
+    attributes = [
+        f"attribute {number}" if names is None else str(names[number])
+        for number in range(graph.num_features)
+    ]
+    is_reduced = bases["attributes_columns"].size > 0
+    components = [f"component {k + 1} of the attributes" for k in range(settings.svd_dim)]
+    reduced = components if is_reduced else attributes
+    found = [Column("attributes", attributes[number]) for number in bases["attributes_raw"]]
+    if bases["attributes_raw"].size < graph.num_features:
+        found += [Column("attributes", name) for name in components]
+    modes = modes_of(bases)
+    for mode in modes:
+        near = _NAMES[mode]
+        found += [
+            Column("degrees", f"number of {near}"),
+            Column("degrees", f"total weight of edges to {near}"),
+            Column("degrees", f"mean number of {near} of {near}"),
+        ]
+        for hop in range(1, settings.hops + 1):
+            statistic, place = ("neighbor_attributes", near)
+            if hop > 1:
+                statistic, place = "hops", f"{near} {hop} steps away"
+            found += [Column(statistic, f"mean over {place}: {name}") for name in reduced]
+        found += [
+            Column("adjacency", f"component {k + 1} of the links to {near}")
+            for k in range(settings.svd_dim)
+        ]
+    for mode in modes:
+        near = _NAMES[mode]
+        found += [Column("class_counts", f"number of {near} of class '{c}'") for c in class_names]
+        found += [Column("class_counts", f"share of class '{c}' of {near}") for c in class_names]
+        found.append(Column("class_counts", f"number of {near} with a label"))
+        found += [
+            Column("neighbor_class_counts", f"share of class '{c}' of {near} two steps away")
+            for c in class_names
+        ]
+        found.append(
+            Column("neighbor_class_counts", f"share of {near} two steps away with a label")
+        )
+    return found
+
+
+def _attributes(x: Any, chosen: Array) -> Array:
+    part = x[:, chosen]
+    return np.asarray(part.toarray() if sp.issparse(part) else part, np.float32)
+
+
+def _mean(statistics: LocalStatistics, mode: str) -> sp.csr_array:
+    return statistics.once(("mean", mode), lambda: transition(statistics.adjacency(mode), "row"))
+
+
+def _adjacency(statistics: LocalStatistics, mode: str) -> sp.csr_array:
+    """Return the adjacency whose rows are reduced by an SVD."""
+    return statistics.once(
+        ("symmetric", mode), lambda: transition(statistics.adjacency(mode), "symmetric")
+    )
+
+
+def _shares(counts: Array) -> list[Array]:
+    """Return rows divided by their sums, zeros where it is 0, and (N, 1) the sums."""
+    total = counts.sum(axis=1, keepdims=True)
+    return [np.divide(counts, total, out=np.zeros_like(counts), where=total > 0), total]
+
+
+def _column_scale(x: sp.csr_array) -> Array:
+    """Return 1 / √(mean square) of each column, 0 for empty columns."""
+    squares = np.asarray(x.astype(np.float64).multiply(x).mean(axis=0)).reshape(-1)
+    return np.asarray(
+        np.divide(1.0, np.sqrt(squares), out=np.zeros_like(squares), where=squares > 0)
+    )
+
+
+def _variances(x: sp.csr_array) -> Array:
+    """Return (F,) the variance of each column."""
+    x = x.astype(np.float64)
+    means = np.asarray(x.mean(axis=0)).reshape(-1)
+    squares = np.asarray(x.multiply(x).mean(axis=0)).reshape(-1)
+    return np.asarray(squares - means**2)
+
+
+def _longest(sizes: Array, most: int) -> Array:
+    """Return the positions of the largest sizes, ascending."""
+    return np.sort(np.argsort(-sizes, kind="stable")[:most])
+
+
+def _reduce(matrix: sp.csr_array, dim: int, name: str) -> dict[str, Array]:
+    """Return the columns that the SVD of a matrix reads, and its first right singular vectors.
+
+    A subspace iteration from hashed signs; vectors are rounded to half precision, so that another
+    number of threads or kind of processor hardly ever changes them. Zeros follow if there are fewer
+    than ``dim``.
+    """
+    squares = np.asarray(matrix.astype(np.float64).multiply(matrix).sum(axis=0)).reshape(-1)
+    chosen = _longest(squares, LANDMARKS)
+    part = sp.csr_array(matrix[:, chosen]).astype(np.float64)
+    count = min(dim + _EXTRA, *part.shape)
+    keys = text_keys(chosen.astype(np.str_))
+    vectors = np.linalg.qr(signs(keys, 0, count).double().numpy())[0]
+    for _ in range(_ITERATIONS):
+        vectors = np.linalg.qr(part.T @ (part @ vectors))[0]
+    _, sizes, rotation = np.linalg.svd(part @ vectors, full_matrices=False)
+    vectors = (vectors @ rotation.T)[:, : min(dim, count)]
+    sizes = sizes[: vectors.shape[1]]
+    vectors[:, sizes <= 1e-6 * sizes.max(initial=0.0)] = 0  # of an arbitrary direction
+    largest = np.abs(vectors).argmax(axis=0)
+    vectors *= np.where(vectors[largest, np.arange(vectors.shape[1])] < 0, -1, 1)
+    basis = np.zeros((chosen.size, dim))
+    basis[:, : vectors.shape[1]] = vectors.astype(np.float16)
+    return {f"{name}_columns": chosen, f"{name}_basis": basis}
+
+
+def _node_vectors(statistics: LocalStatistics, bases: Bases, mode: str) -> Array:
+    """Return (N, d) the vector of each node of the graph, zeros for nodes without one."""
+    chosen, basis = bases[f"{mode}_columns"], bases[f"{mode}_basis"]
+    width = statistics.graph.num_nodes if statistics.columns is None else statistics.width
+    trained = np.zeros(((width or 0) + 1, basis.shape[1]), np.float32)
+    trained[chosen] = basis
+    if statistics.columns is None:
+        return trained[:-1]
+    known: torch.Tensor = statistics.columns
+    return np.asarray(trained[known.cpu().numpy()])  # -1 reads the last row, zeros
