@@ -202,7 +202,7 @@ def _rerun(replica: ReplicaView, node: int, gone: Array) -> Tensor:
     """Return (C,) logits of the node on the graph without the edges."""
     statistics = replica.task.statistics.on(graph_without(replica.graph, node, gone))
     task = replace(replica.task, statistics=statistics)
-    return logits(task, replica.entry, replica.parameters)[0, node]
+    return logits(task, replica.entry, replica.parameters, torch.tensor([node]))[0, 0]
 
 
 def graph_without(graph: Graph, node: int, gone: Array) -> Graph:
