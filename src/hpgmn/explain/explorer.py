@@ -177,9 +177,9 @@ def _seconds(replicas: Sequence[ReplicaView], degree: int) -> float:
         edges = replicas[0].graph.num_edges
         cost += (min(degree, EXACT_UP_TO) + 8) * (2e-3 + 1.5e-7 * edges)
     if replicas[0].reads_statistics and reads_whole_graph(replicas[0]):
-        _, per_node = replicas[0].entry.floats(replicas[0].graph, replicas[0].settings)
-        numbers = per_node * replicas[0].graph.num_nodes
-        cost += len(replicas) * (min(degree, EXACT_UP_TO) + 8) * (5e-3 + 5e-9 * numbers)
+        graph, settings = replicas[0].graph, replicas[0].task.settings[0]
+        numbers = replicas[0].entry.floats(graph, settings)[1] * graph.num_nodes
+        cost += len(replicas) * (min(degree, EXACT_UP_TO) + 8) * (5e-3 + 2e-9 * numbers)
     return cost
 
 
