@@ -60,7 +60,7 @@ class BoostingSettings(FitSettings):
         "edge direction; both: columns of their own for each",
         choices=("out", "in", "undirected", "both"),
     )
-    leaves: int = setting(15, "most leaves of a tree", low=2, high=4096)
+    leaves: int = setting(8, "most leaves of a tree", low=2, high=4096)
     min_leaf: int = setting(10, "least train nodes in a leaf", low=1)
     column_share: float = setting(
         0.3, "share of the columns that each tree reads", low=0.01, high=1.0, per_replica=True
