@@ -27,6 +27,7 @@ pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device"),
 ]
 
+FIXED = {"main": torch.tensor([9, 6])}
 WIDTHS = {"hidden_dim": 16, "query_dim": 16, "estimator_hidden": 16, "num_patterns": 8}
 
 
@@ -122,6 +123,7 @@ def test_replays_go_on_with_fewer_replicas_and_other_rates(graph, recordings, mo
         ("hpgmn-appnp", {}),
         ("hpgmn-appnp", {"propagation": "before", "mixing": "mean"}),
         ("hpgmn-appnp", {"propagation": "before", "batch_norm": True}),
+        ("gcn", {"norm": "batch", "residual": True, "layers": 4}),
     ],
 )
 def test_consistency_loss_between_passes_is_replayed(graph, name, more, recordings, monkeypatch):
@@ -200,6 +202,35 @@ def test_training_is_that_of_the_cpu_to_its_precision(graph, precision, batch_si
     found, expected = there.history["main"]["loss"], here.history["main"]["loss"]
     torch.testing.assert_close(found, expected, rtol=tolerance, atol=tolerance)
     assert expected[-1].max() < 0.8 * expected[0].max()
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_running_averages_are_replayed_as_on_the_cpu(graph, precision, recordings):
+    values = {"norm": "batch", "residual": True, "layers": 3, "dropout": 0.0}
+    values |= {"precision": precision, "lr": 0.001}
+    here, there = (
+        train(task_of(graph, "gcn", device, **values), MODELS["gcn"], epochs=FIXED)
+        for device in ("cpu", "cuda")
+    )
+    assert all(recordings)
+    tolerance = {"float32": 5e-3, "bfloat16": 5e-2}[precision]
+    for key, value in here.done["main"].items():
+        if key.startswith("norms"):
+            found = there.done["main"][key].cpu()
+            torch.testing.assert_close(found, value, rtol=tolerance, atol=tolerance)
+
+
+def test_replayed_epochs_end_when_they_should(graph, recordings):
+    epochs = []
+
+    def should_finish():
+        epochs.append(1)
+        return len(epochs) == 7
+
+    state = train(task_of(graph, "gcn"), MODELS["gcn"], should_finish=should_finish)
+    assert all(recordings)
+    assert len(state.history["main"]["loss"]) == 7
+    assert (state.best_epoch["main"] > 0).all()
 
 
 def test_predictions_after_batches_are_those_of_the_cpu(graph):

@@ -26,6 +26,7 @@ from hpgmn.graph.synthetic import trading_network
 from hpgmn.statistics import LocalStatistics
 
 FOUR = ("attributes", "class_counts", "class_means", "diffusion")
+PASSED = ("attributes", "hops", "message_passing")
 CHOSEN = (0, 3, 4, 10, 13)  # in the small graph 3 has a self-loop, 4 a repeated edge
 NEIGHBORS = ("adjacency", "neighbor_class_counts", "neighbor_class_means", "neighbor_adjacency")
 
@@ -95,9 +96,10 @@ def test_neighbours_are_those_of_the_modes_read(small_graph, fit):
 
 
 @pytest.mark.parametrize("seeds", [1, 2])
-def test_support_is_the_probability_with_minus_without(small_graph, fit, seeds):
-    statistics = ("attributes", "class_counts", "class_means", "diffusion")
-    saved = fit(small_graph, seeds=seeds, neighbors="both", statistics=statistics)
+@pytest.mark.parametrize("statistics", [FOUR, PASSED], ids=["rows", "passed on"])
+def test_support_is_the_probability_with_minus_without(small_graph, fit, seeds, statistics):
+    settings = {"statistics": statistics, "hops": 3, "mp_layers": 3}
+    saved = fit(small_graph, seeds=seeds, neighbors="both", **settings)
     opened = open_replicas(saved, small_graph)
     for node in (0, 4, 9):
         whole = recomputed_mean(opened, node, [])
@@ -113,6 +115,16 @@ def test_support_is_the_probability_with_minus_without(small_graph, fit, seeds):
         together = recomputed_mean(opened, node, result.neighbors[: result.removed].tolist())
         np.testing.assert_allclose(result.without, together, atol=1e-5)
         assert (result.approximate, result.left_out) == (0, 0)
+
+
+def test_passes_over_the_whole_graph_are_limited(small_graph, fit, monkeypatch):
+    saved = fit(small_graph, neighbors="undirected", statistics=PASSED)
+    opened = open_replicas(saved, small_graph)
+    monkeypatch.setattr(module, "RERUNS", 2)
+    result = neighbor_support(opened, 4, 0)
+    assert result.neighbors.size == 2
+    assert result.left_out == neighbors_of(opened, 4).size - 2 > 0
+    assert any(str(result.left_out) in note for note in module.node_notes(opened, result))
 
 
 def test_a_neighbour_that_gives_the_class_away_supports_it(fit):

@@ -1,6 +1,8 @@
 """Message passing against loops over nodes and edges; what a whole run with it must keep."""
 
 import itertools
+import subprocess
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -11,12 +13,15 @@ import torch
 from hpgmn.base.errors import SettingError
 from hpgmn.base.randomness import DropRate, Noise, stable_key
 from hpgmn.graph import Graph
+from hpgmn.graph.files import read_graph, write_graph
 from hpgmn.models import MODELS
 from hpgmn.models.hpgmn import HPGMN, HPGMNSettings
 from hpgmn.models.layers import initialise
 from hpgmn.models.message_passing import MessagePassing
-from hpgmn.models.stage import Replica, logits, make_task
+from hpgmn.models.stage import Replica, load_parameters, logits, make_task
 from hpgmn.statistics import LocalStatistics
+from hpgmn.training.replicas import fit_replicas
+from hpgmn.training.saved import SavedModel
 from hpgmn.training.trainer import train
 
 ENTRY = MODELS["hpgmn"]
@@ -220,6 +225,21 @@ def test_the_gate_starts_at_message_passing(wild_graph):
     assert model.gate.logits.tolist() == [[0.0, 0.0, 2.0]]
 
 
+def test_the_other_statistics_of_some_nodes_are_dropped(wild_graph):
+    settings = replace(BESIDE, mp_solo=0.5)
+    inputs = links(wild_graph, settings, settings)
+    model = HPGMN({name: inputs[name].width for name in inputs}, 4, settings, replicas=2)
+    initialise(model, torch.tensor([1, 2]))
+    noise = Noise(torch.tensor([stable_key(1), stable_key(2)]), 1)
+    model.drop_rate = DropRate([0.0] * 2)  # else entries are zero one by one
+    others, passing = model.query(inputs, noise).split([8, 4], dim=-1)
+    gone = (others == 0).all(dim=-1)
+    kept = noise.keep("solo", (wild_graph.num_nodes, 1), DropRate([0.5] * 2)).squeeze(-1)
+    assert torch.equal(gone, ~kept)
+    assert (passing[gone] != 0).any(dim=-1).sum() > 10
+    assert (model.query(inputs)[..., :8] != 0).any(dim=-1).all()
+
+
 def test_batches_are_refused_with_hops_as_the_remedy():
     with pytest.raises(SettingError, match="message_passing") as error:
         replace(BESIDE, batch_size=8)
@@ -230,3 +250,41 @@ def test_batches_are_refused_with_hops_as_the_remedy():
 def test_the_size_estimate_grows_with_the_layers(wild_graph):
     few, many = (ENTRY.floats(wild_graph, replace(TINY, mp_layers=n)) for n in (2, 8))
     assert many[1] - few[1] == 6 * 4 * TINY.hidden_dim
+
+
+def saved_model(graph, settings):
+    split = graph.split(0)
+    fitted = fit_replicas(graph, ENTRY, [Replica(0, 0, settings)], [(split.train, split.val)])
+    return SavedModel.of(ENTRY, fitted, graph, [split.train])
+
+
+def test_a_saved_model_predicts_the_same_in_another_process(wild_graph, tmp_path):
+    saved = saved_model(wild_graph, replace(BESIDE, statistics=("hops", "message_passing")))
+    saved.write(tmp_path / "model.safetensors")
+    write_graph(wild_graph, tmp_path / "graph.npz")
+    code = f"""
+from pathlib import Path
+from hpgmn.graph.files import read_graph
+from hpgmn.training.saved import SavedModel
+folder = Path({str(tmp_path)!r})
+saved = SavedModel.read(folder / "model.safetensors")
+print(saved.logits(read_graph(folder / "graph.npz")).numpy().tobytes().hex())
+"""
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    expected = saved.logits(read_graph(tmp_path / "graph.npz"))
+    assert done.stdout.strip() == expected.numpy().tobytes().hex()
+
+
+def test_new_nodes_pass_messages_too(wild_graph):
+    """On a grown graph the encoding is that of the trained network on all of its edges."""
+    saved = saved_model(wild_graph, replace(TINY, neighbors="in"))
+    random = np.random.default_rng(1)
+    edges = np.concatenate([wild_graph.edge_index, random.integers(0, 30, (2, 40))], axis=1)
+    grown = Graph(np.concatenate([wild_graph.x, random.normal(size=(7, 7))]), edges)
+    on_graph = saved.on_graph(grown)
+    stage = ENTRY.stages["main"](on_graph.task, on_graph.parameters)
+    load_parameters(stage.model, on_graph.parameters["main"])
+    expected = slowly(grown, TINY, "in", stage.model.encode["message_passing"], 0)
+    query = stage.model.query(stage.inputs)[0].double()
+    torch.testing.assert_close(query, expected, rtol=1e-4, atol=1e-5)

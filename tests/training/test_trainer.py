@@ -50,7 +50,9 @@ HETERO, APPNP, GCN = (MODELS[name] for name in ("hpgmn", "hpgmn-appnp", "hpgmn-g
 DEFAULTS = HPGMNSettings(
     hidden_dim=6, num_patterns=5, estimator_hidden=6, estimator_epochs=6, epochs=12, patience=0
 )
-TINY = replace(DEFAULTS, statistics=STATISTICS, neighbors="out", classifier_layers=2)
+TINY = replace(  # wide enough that no node's hidden units are all zero, which would be a tie
+    DEFAULTS, statistics=STATISTICS, neighbors="out", classifier_layers=2, hidden_dim=10
+)
 PROPAGATED = PropagatedSettings(
     hidden_dim=6, query_dim=5, num_patterns=4, pretraining_epochs=6, epochs=8, rounds=3
 )

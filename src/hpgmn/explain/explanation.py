@@ -19,6 +19,7 @@ STATISTICS = {
     "neighbor_attributes": "its neighbours' mean attributes",
     "neighbor_class_counts": "the classes two steps away",
     "neighbor_class_means": "the attributes two steps away, class by class",
+    "degrees": "how many neighbours it has",
     "neighbor_adjacency": "which nodes its neighbours are linked to",
     "hops": "the mean attributes some steps away",
     "message_passing": "messages along its edges",
@@ -38,6 +39,11 @@ PATTERNS = 3
 SHARES_NOTE = (
     "Shares are exact Shapley values of the log-probability; a removed statistic is replaced by "
     "the mean encoding of the train nodes."
+)
+
+COLUMNS_NOTE = (
+    "Contributions are Shapley values (TreeSHAP) of the log-odds of the class against the mean of "
+    "the other classes, before calibration."
 )
 
 Section = tuple[str, list[tuple[str, str]]]
@@ -100,13 +106,16 @@ class Explanation:
         label: the train label, if it has one.
         statistics: Shapley value of each statistic for the log-probability of the class, the
             largest first; empty for models without statistics.
-        baseline: the log-probability with every statistic replaced by the mean of the train nodes.
+            For trees that of the columns of each statistic for the log-odds.
+        baseline: the log-probability with every statistic replaced by the mean of the train nodes;
+            None for trees.
         patterns: the patterns with the most attention.
         neighbors: all neighbours, the strongest support first.
         without: the prediction without the first few; None if no neighbour supports the class.
         turning: the prediction without the fewest neighbours, in that order, that change it; None
             if it does not change.
         notes: how values were computed, and what is not available.
+        columns: for trees the contribution of each column, the largest first.
     """
 
     node: str
@@ -120,6 +129,7 @@ class Explanation:
     without: Without | None
     turning: Without | None
     notes: tuple[str, ...]
+    columns: dict[str, float] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, Any]:
         """Return every value, for JSON."""
@@ -143,14 +153,17 @@ class Explanation:
     def _sections(self) -> list[Section]:
         sections: list[Section] = []
         if self.statistics:
-            rows = [
-                (STATISTICS[name], f"{value:+.2f}" if abs(value) >= 5e-3 else "0.00")
-                for name, value in self.statistics.items()
-            ]
-            assert self.baseline is not None
-            start = f"{100 * math.exp(self.baseline):.0f} %"
-            heading = f"Contribution to the log-probability (mean train node: {start})"
-            sections.append((heading, rows))
+            heading = "Contribution to the log-odds"
+            if self.baseline is not None:
+                start = f"{100 * math.exp(self.baseline):.0f} %"
+                heading = f"Contribution to the log-probability (mean train node: {start})"
+            shares = {STATISTICS[name]: value for name, value in self.statistics.items()}
+            sections.append((heading, _signed_rows(shares)))
+        if self.columns:
+            largest = sorted(self.columns, key=lambda name: -abs(self.columns[name]))[:_SHOWN]
+            shown = {name: value for name, value in self.columns.items() if name in largest}
+            heading = f"Contribution of columns, the {len(shown)} largest of {len(self.columns)}"
+            sections.append((heading, _signed_rows(shown)))
         if self.patterns:
             rows = [_pattern_row(pattern) for pattern in self.patterns]
             sections.append(("Attention to memory patterns", rows))
@@ -352,6 +365,12 @@ class EnsembleExplanation:
     def _repr_html_(self) -> str:
         html = _as_html(self.summary, self._sections(), [self._ending()])
         return html if self.explanation is None else html + self.explanation._repr_html_()
+
+
+def _signed_rows(values: dict[str, float]) -> list[tuple[str, str]]:
+    return [
+        (name, f"{value:+.2f}" if abs(value) >= 5e-3 else "0.00") for name, value in values.items()
+    ]
 
 
 def _extremes(neighbors: tuple[Neighbor, ...]) -> list[Neighbor]:

@@ -202,7 +202,7 @@ def _rerun(replica: ReplicaView, node: int, gone: Array) -> Tensor:
     """Return (C,) logits of the node on the graph without the edges."""
     statistics = replica.task.statistics.on(graph_without(replica.graph, node, gone))
     task = replace(replica.task, statistics=statistics)
-    return logits(task, replica.entry, replica.parameters)[0, node]
+    return logits(task, replica.entry, replica.parameters, torch.tensor([node]))[0, 0]
 
 
 def graph_without(graph: Graph, node: int, gone: Array) -> Graph:
@@ -297,8 +297,8 @@ def node_notes(replicas: Sequence[ReplicaView], support: Support) -> list[str]:
         )
     if support.left_out:
         notes.append(
-            f"{support.left_out} more neighbours were not evaluated: the model has to be run again "
-            "for each."
+            f"{support.left_out} more neighbours were not evaluated: {replicas[0].entry.name} has "
+            "to be run again for each."
         )
     return notes
 

@@ -10,7 +10,20 @@ import numpy as np
 import torch
 
 from hpgmn.base.errors import HPGMNError, Remedy
-from hpgmn.explain.explanation import PATTERNS, SHARES_NOTE, Explanation, Neighbor, Without
+from hpgmn.explain.columns import (
+    column_contributions,
+    column_names,
+    column_statistics,
+    sum_by_statistic,
+)
+from hpgmn.explain.explanation import (
+    COLUMNS_NOTE,
+    PATTERNS,
+    SHARES_NOTE,
+    Explanation,
+    Neighbor,
+    Without,
+)
 from hpgmn.explain.neighbors import Support, neighbor_support, node_notes, turning_point
 from hpgmn.explain.replicas import (
     ReplicaView,
@@ -47,7 +60,10 @@ def explain_node(
     first, names = replicas[0], saved.class_names
     probabilities = mean_probabilities(replicas)
     label = int(probabilities[position].argmax())
-    statistics, baseline, notes = _statistics(replicas, position, label)
+    statistics, columns = _columns(replicas, position, label)
+    baseline, notes = None, [COLUMNS_NOTE] if columns else []
+    if not columns:
+        statistics, baseline, notes = _statistics(replicas, position, label)
     support = neighbor_support(replicas, position, label, most=most)
     turned = turning_point(replicas, position, label, support)
     train_label = int(first.train_labels[position])
@@ -70,6 +86,7 @@ def explain_node(
         without=_without(graph, support.neighbors[: support.removed], support.without, names),
         turning=None if turned is None else _without(graph, *turned, names),
         notes=(*notes, *node_notes(replicas, support), *missing_notes(replicas)),
+        columns=columns,
     )
 
 
@@ -113,8 +130,24 @@ def _statistics(
         return {}, None, []
     values = subset_values(replicas, np.array([position]), np.array([label]))[0]
     shares = by_name(players(replicas[0]), shapley_values(values))
-    ranked = dict(sorted(shares.items(), key=lambda pair: -pair[1]))
-    return ranked, float(values[0]), [SHARES_NOTE]
+    return _ranked(shares), float(values[0]), [SHARES_NOTE]
+
+
+def _columns(
+    replicas: Sequence[ReplicaView], position: int, label: int
+) -> tuple[dict[str, float], dict[str, float]]:
+    """Return the contributions of statistics and of their columns, for a model that has these."""
+    first = replicas[0]
+    if not first.has_columns:
+        return {}, {}
+    values = column_contributions(replicas, np.array([position]), np.array([label]))
+    shares = by_name(column_statistics(first), sum_by_statistic(first, values)[0])
+    columns = by_name(column_names(first), values[0])
+    return _ranked(shares), _ranked(columns)
+
+
+def _ranked(values: dict[str, float]) -> dict[str, float]:
+    return dict(sorted(values.items(), key=lambda pair: -pair[1]))
 
 
 def _neighbors(

@@ -77,6 +77,11 @@ class ReplicaView:
         return isinstance(self.stage.model, HPGMN)
 
     @property
+    def has_columns(self) -> bool:
+        """Whether it is a model of trees on the columns of a table."""
+        return hasattr(self.stage.model, "contributions")
+
+    @property
     def module(self) -> HPGMN:
         """The module of HP-GMN on local statistics."""
         return cast(HPGMN, self.stage.model)
@@ -212,7 +217,7 @@ def mean_log_probabilities(replicas: Sequence[ReplicaView], logits: Tensor) -> T
 def missing_notes(replicas: Sequence[ReplicaView]) -> list[str]:
     """Note what cannot be explained for the kind of model."""
     first, notes = replicas[0], []
-    if not first.reads_statistics:
+    if not first.reads_statistics and not first.has_columns:
         notes.append(
             f"{first.entry.name} reads no local statistics, so there are no shares of them (model "
             "hpgmn has them)."

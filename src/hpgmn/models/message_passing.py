@@ -36,6 +36,9 @@ class MessagePassingSettings:
     mp_start: float = setting(
         0.0, "message passing: initial logit of its gate, 0 for the other statistics", low=0.0
     )
+    mp_solo: float = dropout_setting(
+        0.0, "message passing: share of nodes whose other statistics are dropped in a training step"
+    )
     message_passing_dropout: float = dropout_setting(
         0.0, "dropout of whole columns of the attributes that message passing reads"
     )
