@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,13 +12,12 @@ import typer
 from hpgmn.base.errors import HPGMNError, mean_and_deviation
 from hpgmn.cli.console import monitored, print_table, say
 
-_TITLES = {
+_BASELINES = {
     "mlp": "MLP (attributes only)",
     "gcn": "GCN (direction selected)",
     "dirgcn": "Dir-GCN (both directions)",
-    "hpgmn": "HP-GMN",
-    "ensemble": "ensemble",
 }
+_TITLES = {**_BASELINES, "hpgmn": "HP-GMN", "ensemble": "ensemble"}
 
 
 def demo(
@@ -28,7 +28,7 @@ def demo(
         float, typer.Option("--time-limit", help="Seconds for the members of the ensemble.")
     ] = 15.0,
 ) -> None:
-    """Generate a network of purchases; train, compare, score and explain."""
+    """Generate a network of purchases; train, compare and explain."""
     from hpgmn.graph.synthetic import supply_network
     from hpgmn.runs.train import graph_file, train
 
@@ -36,8 +36,8 @@ def demo(
     graph = network.graph
     path = graph_file(out_folder, graph)
     say(
-        f"{graph}. A firm's sector shows in the sizes of its suppliers of each sector, in no mean "
-        "over neighbours."
+        f"{graph}. A firm's sector shows in the sizes of its suppliers, sector by sector, and in "
+        "no mean over all of them."
     )
     started = time.perf_counter()
     metrics: dict[str, dict[str, Any]] = {}
@@ -46,32 +46,34 @@ def demo(
         options |= callbacks
         metrics["hpgmn"] = train(graph, model="hpgmn", out=out_folder, **options).metrics
         options["report"] = False
-        for name in ("mlp", "gcn", "dirgcn"):
+        for name in _BASELINES:
             metrics[name] = train(path, model=name, out=out_folder / name, **options).metrics
         options |= {"ensemble": True, "time_limit": time_limit, "report": True}
         metrics["ensemble"] = train(path, out=out_folder / "ensemble", **options).metrics
-    scores = {
-        name: (run["test_score_mean"], run["test_score_std"]) for name, run in metrics.items()
-    }
-    rows = [(title, mean_and_deviation(*scores[name])) for name, title in _TITLES.items()]
+    rows = []
+    for name, title in _TITLES.items():
+        row = metrics[name]
+        rows.append((title, mean_and_deviation(row["test_score_mean"], row["test_score_std"])))
     rows.append(("best attainable", f"{100 * network.best_accuracy:.1f}"))
     title = f"{graph.name}: 2 splits"
     print_table(("model", "test accuracy %"), rows, title=title, has_lines=True)
-    best = max(("mlp", "gcn", "dirgcn"), key=lambda name: scores[name][0])
-    say(
-        f"HP-GMN is {_gap(scores, 'hpgmn', best)} {_TITLES[best].split(' (')[0]}, the best of the "
-        f"baselines here. The ensemble is {_gap(scores, 'ensemble', 'hpgmn')} HP-GMN."
-    )
-    seconds = time.perf_counter() - started
-    say(
-        f"{seconds:.0f} seconds. The pages: {out_folder / 'report.html'} (HP-GMN) and "
-        f"{out_folder / 'ensemble' / 'report.html'}"
-    )
+    say(conclusion({name: run["test_score_mean"] for name, run in metrics.items()}))
+    pages = f"{out_folder / 'report.html'} (HP-GMN), {out_folder / 'ensemble' / 'report.html'}"
+    say(f"{time.perf_counter() - started:.0f} seconds. The pages: {pages}")
 
 
-def _gap(scores: dict[str, tuple[float, float]], name: str, other: str) -> str:
-    points = 100 * (scores[name][0] - scores[other][0])
-    return f"{abs(points):.1f} points {'above' if points >= 0 else 'below'}"
+def conclusion(scores: Mapping[str, float]) -> str:
+    """Say who is ahead, and by how much."""
+
+    def gap(name: str, other: str) -> str:
+        points = 100 * (scores[name] - scores[other])
+        return f"{abs(points):.1f} points {'above' if points >= 0 else 'below'}"
+
+    best = max(_BASELINES, key=lambda name: scores[name])
+    return (
+        f"HP-GMN is {gap('hpgmn', best)} {_TITLES[best].partition(' (')[0]}, the best of these "
+        f"baselines; the ensemble is {gap('ensemble', 'hpgmn')} HP-GMN."
+    )
 
 
 def _is_demo(folder: Path, graph: Path) -> bool:
