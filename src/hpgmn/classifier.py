@@ -22,6 +22,7 @@ from hpgmn.graph import Array, Graph, Split, Splits
 from hpgmn.models import find_model
 from hpgmn.models.stage import Replica
 from hpgmn.training.checks import check_split, class_number, positive_class, seen_labels
+from hpgmn.training.ensemble import ENSEMBLE_FILE, MEMBERS_FOLDER
 from hpgmn.training.replicas import fit_replicas
 from hpgmn.training.saved import MODEL_FILE, SavedModel
 
@@ -276,6 +277,11 @@ class HPGMNClassifier:
                 imported.
         """
         source = Path(folder)
+        if (source / ENSEMBLE_FILE).is_file():
+            raise HPGMNError(
+                f"{source} holds an ensemble, not one model.",
+                f"Open it with hpgmn.open_run, or load one of {source / MEMBERS_FOLDER}",
+            )
         if not (source / MODEL_FILE).is_file():
             raise HPGMNError(
                 f"{source} holds no {MODEL_FILE}.",

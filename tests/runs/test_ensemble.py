@@ -63,8 +63,12 @@ def test_weights_come_from_the_validation_nodes_of_each_split(spec, small_graph,
     for row, split in enumerate(splits):
         places = slice(2 * row, 2 * row + 2)
         val = torch.from_numpy(np.flatnonzero(split.val))
-        logs = torch.cat([member.fitted.logits[places][:, val] for member in trained])
-        expected = select_weights(logs, small_graph.y[split.val], "accuracy")
+        logits = [
+            member.fitted.logits[place][val] / member.model.temperatures[place]
+            for member in trained
+            for place in (2 * row, 2 * row + 1)
+        ]
+        expected = select_weights(torch.stack(logits), small_graph.y[split.val])
         found = np.concatenate([weights[member.name][places] for member in trained])
         np.testing.assert_allclose(found, expected)
         assert found.sum() == pytest.approx(1)

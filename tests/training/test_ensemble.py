@@ -38,9 +38,9 @@ def folder(ensemble, tmp_path):
 
 def test_logits_are_the_weighted_mean_of_log_probabilities(ensemble, small_members, small_graph):
     expected = np.zeros((2, 18, 3))
-    for name, (_, fitted) in small_members.items():
+    for name, (model, fitted) in small_members.items():
         for place, weight in enumerate(WEIGHTS[name]):
-            scores = fitted.logits[place].double().numpy()
+            scores = fitted.logits[place].double().numpy() / model.temperatures[place]
             logs = scores - np.log(np.exp(scores).sum(axis=1, keepdims=True))
             expected[place // 2] += weight * logs
     np.testing.assert_allclose(ensemble.logits(small_graph), expected, atol=1e-5)

@@ -33,6 +33,7 @@ from hpgmn.graph import Array, Graph, Split
 from hpgmn.models.stage import Replica
 from hpgmn.runs.spec import RunSpec
 from hpgmn.training.checks import class_number
+from hpgmn.training.ensemble import MEMBERS_FOLDER
 from hpgmn.training.saved import MODEL_FILE
 
 if TYPE_CHECKING:
@@ -366,8 +367,9 @@ def refuse_other_graph(metrics: Path, num_nodes: int, fingerprint: str | None) -
             Remedy("Resume the run", option="resume", value=True) | "Choose another run",
         ) from None
     trained = None
-    if fingerprint is not None and (run / MODEL_FILE).is_file():
-        trained = read_tensors(run / MODEL_FILE)[1].get("fingerprint")
+    models = [run / MODEL_FILE, *sorted(run.glob(f"{MEMBERS_FOLDER}/*/{MODEL_FILE}"))]
+    if fingerprint is not None and (path := next(filter(Path.is_file, models), None)):
+        trained = read_tensors(path)[1].get("fingerprint")
     if trained_nodes != num_nodes or (trained and trained != fingerprint):
         is_same_size = trained_nodes == num_nodes
         size = "" if is_same_size else f" ({trained_nodes:,} nodes instead of {num_nodes:,})"
