@@ -159,13 +159,10 @@ def test_with_deterministic_algorithms_the_limit_counts_epochs(start, monkeypatc
     members = (MEMBERS[3], *MEMBERS[:3])
     # 4 + 6 epochs, 12, and of the next what is left
     expected = train_pool(start("whole", spec=spec), members, time_limit=27)
-    spent = [row["epochs"] or None for row in expected.rows]
-    lengths = {
-        one.name: sum(len(history["loss"]) for history in one.fitted.history.values())
-        for one in expected.trained
-    }
-    assert lengths["own"] == 10
-    assert sum(lengths.values()) + sum(e or 0 for e in spent) == 27
+    assert [row["epochs"] for row in expected.rows] == [4 + 6, 12, 4, 1]  # stopped, then over
+    for one in expected.trained:
+        [epochs] = [row["epochs"] for row in expected.rows if row["name"] == one.name]
+        assert epochs == sum(len(history["loss"]) for history in one.fitted.history.values())
 
     class KilledError(BaseException):
         pass
@@ -179,6 +176,13 @@ def test_with_deterministic_algorithms_the_limit_counts_epochs(start, monkeypatc
         train_pool(start(spec=spec, report=killed), members, time_limit=27)
     resumed = train_pool(start(spec=spec, resume=True), members, time_limit=27)
     assert without_seconds(resumed.rows) == without_seconds(expected.rows)
+
+
+def test_a_member_finishes_after_its_share_of_the_limit(start, monkeypatch):
+    monkeypatch.setattr(pool, "EPOCHS_PER_SECOND", 1)
+    spec = replace(SPEC, deterministic=True)
+    result = train_pool(start(spec=spec), MEMBERS[:2], time_limit=16)
+    assert [row["epochs"] for row in result.rows] == [8, 8]
 
 
 def test_a_damaged_schedule_is_named(start, tmp_path):

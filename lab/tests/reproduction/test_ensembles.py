@@ -5,6 +5,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -52,7 +53,8 @@ def trained(graph, spec, member, masks):
     val = torch.tensor([float(mask[graph.split(0).val].mean()) for mask in masks])
     replicas = [Replica(0, seed, None) for seed in range(len(masks))]
     fitted = Fitted(replicas, {}, logits, val, 1 - val, {}, {}, {})
-    return TrainedMember(member, replace(spec, model=member.model), fitted, None, 1.0)
+    model = SimpleNamespace(temperatures=[1.0] * len(masks), choose=lambda places: model)
+    return TrainedMember(member, replace(spec, model=member.model), fitted, model, 1.0)
 
 
 def test_each_group_of_seeds_selects_and_scores_alone(one_split):

@@ -53,7 +53,6 @@ def ensemble_weights(
     Returns:
         For each member the weight of each of its replicas.
     """
-    positive = class_number(spec.positive, graph.class_names)
     weights = {one.name: [0.0] * len(one.fitted.replicas) for one in trained}
     for number, split in zip(spec.splits, splits, strict=True):
         candidates = [
@@ -63,8 +62,8 @@ def ensemble_weights(
             if replica.split == number
         ]
         nodes = torch.from_numpy(np.flatnonzero(split.val))
-        logs = torch.stack([one.fitted.logits[place][nodes] for one, place in candidates])
-        chosen = select_weights(logs, graph.y[split.val], spec.metric, positive)
+        logits = [one.calibrated_logits(place)[nodes] for one, place in candidates]
+        chosen = select_weights(torch.stack(logits), graph.y[split.val])
         for (one, place), weight in zip(candidates, chosen.tolist(), strict=True):
             weights[one.name][place] = weight
     return weights
@@ -150,7 +149,7 @@ def ensemble_logits(
     mixed = []
     for number in spec.splits:
         parts = [
-            (weight, one.fitted.logits[place])
+            (weight, one.calibrated_logits(place))
             for one in trained
             for place, weight in enumerate(weights[one.name])
             if weight > 0 and one.fitted.replicas[place].split == number and one.name != without

@@ -11,6 +11,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
+
 from hpgmn.base.errors import HPGMNError
 from hpgmn.base.files import json_digest, read_tensors
 from hpgmn.base.machine import reset_peak_memory
@@ -115,6 +117,10 @@ class TrainedMember:
     def name(self) -> str:
         """The member's name."""
         return self.member.name
+
+    def calibrated_logits(self, place: int) -> Tensor:
+        """Return the logits (N, C) of a replica, divided by its temperature."""
+        return self.fitted.logits[place] / self.model.temperatures[place]
 
 
 @dataclass(frozen=True)

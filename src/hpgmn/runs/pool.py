@@ -39,9 +39,11 @@ from hpgmn.training.state import read_spent
 
 logger = logging.getLogger(__name__)
 
-RUNGS = dict(zip(replicas.RUNGS, (0.2, 0.1, 0.05), strict=True))
+RUNGS = dict(zip(replicas.RUNGS, (0.15, 0.08, 0.04), strict=True))
 """Epochs of the last stage at which a member is stopped if its best validation score so far is
 lower than the best of earlier members there by more than this."""
+MEMBER_SHARE = 0.5
+"""A member finishes after this share of the time limit."""
 EPOCHS_PER_SECOND = 20
 """With deterministic algorithms a second of the time limit stands for so many epochs."""
 SCHEDULE_FILE = "schedule.json"
@@ -232,6 +234,7 @@ class _PoolWork:
         self.seconds: float = seconds + sum(row["seconds"] for row in dropped)
         self.epochs: int = epochs + sum(row["epochs"] for row in dropped)
         self.started = time.perf_counter()
+        self.member_end: float = -math.inf  # what is left when the member in training must finish
 
     @property
     def left(self) -> float:
@@ -274,6 +277,8 @@ class _PoolWork:
         self.schedule[member.name] = row
         seconds, epochs = _spent(self.states / member.name)
         started, before = time.perf_counter() - seconds, self.epochs - epochs
+        earlier = epochs if self.counts_epochs else seconds
+        self.member_end = self.left + earlier - MEMBER_SHARE * self.limit
         try:
             result = self._fit(member, row)
         except HPGMNError as error:
@@ -285,6 +290,7 @@ class _PoolWork:
             self._write_schedule()
             return None, row
         if not row["val_score"]:
+            row["epochs"] = self.epochs - before
             self._record(row, result)
         self.best = max(self.best, row["val_score_mean"])
         return result, row
@@ -299,9 +305,10 @@ class _PoolWork:
             selection={},
             refit=False,
         )
-        options: dict[str, Any] = {"report": self._epoch_callback(member, row)}
+        options: dict[str, Any] = {"should_finish": self._finishes}
+        options["report"] = self._epoch_callback(member, row)
         if self.time_limit is not None:
-            options |= {"should_stop": lambda: False, "should_finish": self._finishes}
+            options["should_stop"] = lambda: False
         identity = member_identity(training, spec)
 
         def fit() -> TrainedMember:
@@ -323,7 +330,7 @@ class _PoolWork:
     def _finishes(self) -> bool:
         """Count an epoch; return whether the member in training must finish now."""
         self.epochs += 1
-        return self.is_over()
+        return self.is_over() or self.left <= self.member_end
 
     def _epoch_callback(self, member: Member, row: dict[str, Any]) -> Callable[[Progress], None]:
         """Return what is called after each epoch of a member."""

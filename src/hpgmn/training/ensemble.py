@@ -115,7 +115,7 @@ def member_folder(name: str) -> str:
 
 @dataclass
 class SavedEnsemble:
-    """Trained models whose log-probabilities are averaged; one replica for each split.
+    """Trained models whose calibrated log-probabilities are averaged; one replica per split.
 
     Attributes:
         members: by name; each has only replicas with a weight above 0.
@@ -274,10 +274,10 @@ class SavedEnsemble:
         for name, model in self.members.items():
             values = model.logits(graph, device, nodes, shared)
             model.release()
-            for replica, weight, row in zip(
-                model.replicas, self.weights[name], values, strict=True
+            for replica, weight, temperature, row in zip(
+                model.replicas, self.weights[name], model.temperatures, values, strict=True
             ):
-                parts[replica.split].append((weight, row))
+                parts[replica.split].append((weight, row / temperature))
         mixed = torch.stack([mix_logits(parts[split]) for split in self.splits])
         if nodes is None:
             self._latest = (graph, where, mixed)

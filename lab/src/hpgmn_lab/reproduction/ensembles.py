@@ -250,4 +250,5 @@ def _seeds_of(trained: TrainedMember, first: int, count: int) -> TrainedMember:
         val_score=fitted.val_score[part],
         val_loss=fitted.val_loss[part],
     )
-    return dataclasses.replace(trained, fitted=fitted)
+    model = trained.model.choose(places)
+    return dataclasses.replace(trained, fitted=fitted, model=model)
