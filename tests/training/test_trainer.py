@@ -877,7 +877,7 @@ def _trained(name):
         *(
             pytest.param(
                 _trained(name),
-                name != "mlp",
+                name not in ("mlp", "boosting"),
                 marks=() if name in ("hpgmn", "mlp", "gcn") else pytest.mark.slow,
             )
             for name in MODELS
