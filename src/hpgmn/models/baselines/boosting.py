@@ -142,10 +142,12 @@ class BoostingRounds:
 
     def parameters(self, rounds: Sequence[int]) -> Parameters:
         """Return the boosters of so many rounds each, and the bases of their columns."""
-        texts = [
-            zlib.compress(booster.model_to_string(num_iteration=made[number - 1]).encode())
-            for booster, made, number in zip(self._boosters, self._iterations, rounds, strict=True)
-        ]
+        trees, texts = trees_per_round(self._classes), []
+        for replica, number in enumerate(rounds):
+            made = self._iterations[replica][number - 1]
+            text = self._boosters[replica].model_to_string(num_iteration=made)
+            width = self._rows[replica].shape[1]
+            texts.append(zlib.compress(clean_booster(text, width, trees).encode()))
         stored = torch.zeros(len(texts), max(len(text) for text in texts), dtype=torch.uint8)
         for row, text in zip(stored, texts, strict=True):
             row[: len(text)] = torch.frombuffer(bytearray(text), dtype=torch.uint8)
@@ -209,6 +211,7 @@ class Boosting(nn.Module):
     def __init__(self, task: TrainingTask, stored: Parameters) -> None:
         super().__init__()
         self._task = task
+        self._counted: tuple[int, Array] | None = None  # columns from the labels of a replica
         for name, value in stored.items():
             self.register_parameter(name, nn.Parameter(value, requires_grad=False))
         if not stored:
@@ -244,42 +247,38 @@ class Boosting(nn.Module):
         penalties: bool = False,
     ) -> Output:
         """Compute class logits; see :meth:`hpgmn.models.hpgmn.HPGMN.forward`."""
-        found = []
+        found, trees = [], trees_per_round(self._task.num_classes)
         for replica in range(len(self._boosters)):
             chosen = torch.arange(self._task.graph.num_nodes) if nodes is None else nodes[replica]
-            found.append(class_logits(torch.from_numpy(self._sums(replica, chosen.cpu().numpy()))))
+            scores = self._predict(replica, chosen.cpu().numpy(), raw_score=True)
+            found.append(class_logits(torch.from_numpy(scores.reshape(chosen.numel(), trees))))
         return Output(take_nodes(torch.stack(found).float().to(self._task.device), classify))
 
     def rows(self, replica: int, nodes: Array) -> Array:
         """Return the rows of some nodes in a replica's table: (B, W) float32."""
-        task, classes = self._task, self._task.num_classes
+        task = self._task
         fixed = label_free_rows(task.statistics, task.settings[0], self._bases)
-        labels = task.train_labels[replica]
-        counted = label_rows(task.statistics, modes_of(self._bases), labels, classes)
-        return np.concatenate([fixed[nodes], counted[nodes]], axis=1)
+        if self._counted is None or self._counted[0] != replica:
+            labels, modes = task.train_labels[replica], modes_of(self._bases)
+            self._counted = replica, label_rows(task.statistics, modes, labels, task.num_classes)
+        return np.concatenate([fixed[nodes], self._counted[1][nodes]], axis=1)
 
     def contributions(self, replica: int, nodes: Array) -> Array:
         """Return the contribution of each column to each raw score: (B, trees, W + 1).
 
         They add up to the raw score; the last is the mean score of the train nodes.
         """
-        trees = trees_per_round(self._task.num_classes)
-        rows = self.rows(replica, nodes)
-        found: Any = self._boosters[replica].predict(
-            rows, pred_contrib=True, num_threads=_threads(rows.size)
-        )
-        return np.asarray(found).reshape(nodes.size, trees, len(self.columns) + 1)
+        found = self._predict(replica, nodes, pred_contrib=True)
+        return found.reshape(nodes.size, -1, len(self.columns) + 1)
 
-    def _sums(self, replica: int, nodes: Array) -> Array:
-        """Return (B, trees) raw scores."""
-        trees, parts = trees_per_round(self._task.num_classes), []
-        rows = self.rows(replica, nodes)
-        for first in range(0, nodes.size, READ_NODES):
-            found: Any = self._boosters[replica].predict(
-                rows[first : first + READ_NODES], raw_score=True, num_threads=_threads(rows.size)
-            )
-            parts.append(np.asarray(found).reshape(-1, trees))
-        return np.concatenate(parts) if parts else np.empty((0, trees))
+    def _predict(self, replica: int, nodes: Array, **kind: bool) -> Array:
+        """Return what LightGBM predicts, in parts of rows."""
+        parts = []
+        for first in range(0, max(nodes.size, 1), READ_NODES):
+            rows = self.rows(replica, nodes[first : first + READ_NODES])
+            found = self._boosters[replica].predict(rows, num_threads=_threads(rows.size), **kind)
+            parts.append(np.asarray(found))
+        return np.concatenate(parts)
 
 
 @lru_cache(maxsize=_KEPT)
