@@ -61,7 +61,7 @@ def assert_same_bits(one, other):
             assert torch.equal(rows.nan_to_num(-1), other.history[stage][key].nan_to_num(-1))
 
 
-@pytest.mark.parametrize("name", list(MODELS))
+@pytest.mark.parametrize("name", [name for name in MODELS if name != "boosting"])
 def test_every_model_gives_the_same_bits_again(graph, name, monkeypatch):
     made: list[Any] = []
     real = replay.attempt

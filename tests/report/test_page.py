@@ -321,6 +321,7 @@ def test_an_ensemble_shows_its_members(make_data, tables_of):
     data = make_data(
         seeds=1,
         members=members,
+        portfolio={"members": [*members, {"name": "late", "model": "gat", "failure": "no time"}]},
         explained_member="<wide>",
         config={"model": "ensemble", "settings": {}},
     )
@@ -331,6 +332,8 @@ def test_an_ensemble_shows_its_members(make_data, tables_of):
         ["deep", "gcn", "0.250", "70.00%", "–", "2.0 s"],
         ["idle", "gcn", "0.000", "60.00%", "+0.00", "2.0 s"],
     ]
+    assert tables["Left out"][1:] == [["late", "gat", "no time"]]
+    assert "The portfolio" not in tables
     assert tables["Settings over the model's defaults"][1] == ["<wide>", "hidden_dim=64"]
     assert "2 of 3 trained members" in page
     assert "Weight of each member: &lt;wide&gt; 0.75, deep 0.25." in page

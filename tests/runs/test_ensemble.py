@@ -16,11 +16,12 @@ from hpgmn.base.settings import settings_dict
 from hpgmn.evaluation.selection import select_weights
 from hpgmn.graph.files import write_graph
 from hpgmn.runs.ensemble import ensemble_weights, write_ensemble
-from hpgmn.runs.fit import TrainedMember
+from hpgmn.runs.fit import TrainedMember, make_monitor
 from hpgmn.runs.folder import prepare_folder
 from hpgmn.runs.portfolio import Member
 from hpgmn.runs.run import Run, open_run
 from hpgmn.runs.spec import RunSpec
+from hpgmn.runs.train import explain_run
 
 SPLITS = (1, 0)
 WEIGHTS = {
@@ -49,12 +50,16 @@ def spec(trained):
 
 
 @pytest.fixture
-def run(spec, small_graph, trained, tmp_path):
+def fitted(spec, small_graph, trained, tmp_path):
     folder = tmp_path / "run"
     prepare_folder(folder, spec, resume=False, overwrite=False)
     splits = [small_graph.split(number) for number in SPLITS]
-    fitted = write_ensemble(spec, small_graph, folder, trained, WEIGHTS, splits)
-    return Run(folder, spec, fitted.model, graph=small_graph, metrics=fitted.metrics)
+    return write_ensemble(spec, small_graph, folder, trained, WEIGHTS, splits)
+
+
+@pytest.fixture
+def run(spec, small_graph, fitted, tmp_path):
+    return Run(tmp_path / "run", spec, fitted.model, graph=small_graph, metrics=fitted.metrics)
 
 
 def test_weights_come_from_the_validation_nodes_of_each_split(spec, small_graph, trained):
@@ -96,6 +101,7 @@ def test_an_ensemble_is_opened_as_any_run(run, small_graph):
     assert len(stored) == 2 * small_graph.num_nodes
 
 
+@pytest.mark.slow
 def test_a_new_process_predicts_the_same_bits(run, tmp_path):
     out = tmp_path / "p.npy"
     code = (
@@ -183,3 +189,36 @@ def test_an_ensemble_is_replaced_and_restored(run, spec):
     assert not (run.folder / "ensemble.json").exists()
     restore_backup(run.folder)
     np.testing.assert_array_equal(open_run(run.folder).predict().probabilities, expected)
+
+
+def test_the_page_shows_the_members(run):
+    page = run.report().read_text()
+    for name in ("memory", "a/b", "linkx"):
+        assert f">{name}<" in page
+    assert "weighted mean of the log-probabilities of 2 of 3 trained members" in page
+    assert "Of the member memory." in page
+
+
+@pytest.mark.slow
+def test_the_page_from_memory_is_that_from_the_folder(run, fitted):
+    explain_run(run, make_monitor(None, None, None), fitted)
+    page = (run.folder / "report.html").read_text()
+    assert run.report().read_text() == page
+    assert json.loads((run.folder / "understanding.json").read_text())["model"] == "hpgmn"
+
+
+def test_commands_open_an_ensemble(run, hpgmn):
+    content = json.loads(hpgmn("explain", run.folder, "--node", 3, "--json").out)
+    assert content == json.loads(json.dumps(open_run(run.folder).explain(3).as_dict()))
+    assert [member["name"] for member in content["members"]] == ["memory", "a/b"]
+    assert "memory" in hpgmn("explain", run.folder).out
+    answer = hpgmn("predict", run.folder, "--out", "p.csv")
+    assert (answer.code, answer.err.count("\n")) == (0, 1)
+    assert "2 members" in answer.err
+    assert len(Path("p.csv").read_text().splitlines()) == 19
+    result = json.loads(hpgmn("evaluate", run.folder, "--json").out)
+    assert result["score"] == run.metrics["test_score"]
+    (run.folder / "ensemble.json").write_text("{")
+    for command in ("explain", "predict", "evaluate"):
+        answer = hpgmn(command, run.folder)
+        assert (answer.code, answer.err.count("\n")) == (2, 1)

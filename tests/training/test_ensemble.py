@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import sys
 
 import numpy as np
 import pytest
@@ -10,8 +11,13 @@ import torch
 from hpgmn.base.errors import HPGMNError
 from hpgmn.base.files import with_checksum
 from hpgmn.base.metrics import fit_temperature
+from hpgmn.base.settings import make_settings
 from hpgmn.graph import Graph
+from hpgmn.models import find_model
+from hpgmn.models.stage import Replica
 from hpgmn.training.ensemble import ENSEMBLE_FILE, SavedEnsemble, member_folder
+from hpgmn.training.replicas import fit_replicas
+from hpgmn.training.saved import SavedModel
 
 # Of splits 1 and 0, two seeds each; "linkx" has weight in split 0 alone.
 WEIGHTS = {
@@ -235,3 +241,43 @@ def test_new_nodes_are_known_by_their_ids(small_graph, small_members):
     assert every.isfinite().all()
     some = ensemble.logits(grown, nodes=np.array([18]))
     torch.testing.assert_close(some[:, 0], every[:, 18])
+
+
+OWN = """
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self, num_features, num_classes):
+        super().__init__()
+        self.out = nn.Linear(num_features, num_classes)
+
+    def forward(self, x, edge_index):
+        return self.out(x)
+"""
+
+
+def test_code_of_an_own_model_is_imported_only_when_it_is_named(
+    small_graph, small_members, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    (tmp_path / "own_member.py").write_text(OWN)
+    entry = find_model("own_member:Net")
+    settings = make_settings(entry.settings, {"epochs": 2})
+    replicas = [Replica(split, seed, settings) for split in (1, 0) for seed in (0, 1)]
+    splits = [small_graph.split(replica.split) for replica in replicas]
+    masks = [(split.train, split.val) for split in splits]
+    fitted = fit_replicas(small_graph, entry, replicas, masks)
+    own = SavedModel.of(entry, fitted, small_graph, [split.train for split in splits])
+    members = models(small_members) | {"own": own}
+    halves = [0.5, 0.0, 0.5, 0.0]
+    weights = {name: [0.0] * 4 for name in members} | {"a/b": halves, "own": halves}
+    ensemble = SavedEnsemble.of(members, weights, [1, 0])
+    ensemble.write(tmp_path)
+    del sys.modules["own_member"]
+    with pytest.raises(HPGMNError, match="only when you name it"):
+        SavedEnsemble.read(tmp_path)
+    assert "own_member" not in sys.modules
+    again = SavedEnsemble.read(tmp_path, "own_member:Net")
+    assert torch.equal(again.logits(small_graph), ensemble.logits(small_graph))
+    del sys.modules["own_member"]

@@ -76,5 +76,5 @@ def predict(
         nodes += f" ({predictions.num_new:,} of them new to the model)"
     empty = sum(label is None for label in predictions.labels)
     left_out = f", {empty:,} below {min_confidence:g} left empty" if min_confidence else ""
-    seeds = count_noun(predictions.seeds, "seed")
+    seeds = count_noun(predictions.seeds, "member" if opened.spec.model == "ensemble" else "seed")
     say(f"{nodes}, split {predictions.split}, {seeds}{left_out}: {out_file}")

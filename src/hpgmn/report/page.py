@@ -79,10 +79,10 @@ def render_report(data: ReportData) -> str:
         }
         if calibration := mapping(data.metrics.get("calibration")):
             bodies["calibration"] = sections.calibration(**_calibration(data, calibration))
-        if choice := _choice(data):
-            bodies["choice"] = sections.choice(**choice)
         if data.metrics.get("members"):
             bodies["ensemble"] = sections.ensemble(**_ensemble(data))
+        elif choice := _choice(data):
+            bodies["choice"] = sections.choice(**choice)
     with _report_invalid("audit"):
         if "left_out" in data.audit:
             bodies["health"] = sections.left_out(data.audit["left_out"])
@@ -316,7 +316,10 @@ def _ensemble(data: ReportData) -> dict[str, Any]:
         (row["name"], ", ".join(f"{k}={format_setting(v)}" for k, v in row["settings"].items()))
         for row in rows
     ]
+    names = [row["name"] for row in rows]
+    tried = (_choice(data) or {}).get("members", [])
     return {
+        "untrained": [row for row in tried if row["name"] not in names],
         "figure": model_plots.member_bars(used, "members"),
         "members": rows,
         "num_used": len(used),

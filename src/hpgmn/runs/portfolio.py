@@ -29,9 +29,14 @@ class Member(NamedTuple):
 
 
 @cache
+def _content() -> dict[str, Any]:
+    return read_yaml(Path(__file__).with_name("portfolio.yaml"))
+
+
+@cache
 def portfolio_members(is_large: bool = False) -> tuple[Member, ...]:
     """Return the members for usual or for large graphs (``portfolio.yaml``)."""
-    content = read_yaml(Path(__file__).with_name("portfolio.yaml"))
+    content = _content()
     members = []
     for row in content["large" if is_large else "members"]:
         parts = [content["blocks"][name] for name in row.get("blocks", ())]
@@ -55,7 +60,7 @@ def members_for(graph: Graph, source: str = "") -> tuple[tuple[Member, ...], str
     shipped = tuple(
         Member(f"{model}-shipped", model, settings_for(source, model))
         for model in MODELS
-        if has_settings_for(source, model)
+        if has_settings_for(source, model) and model not in _content()["slow"]
     )
     members = portfolio_members()
     if graph.num_nodes > LARGE_NODES:

@@ -83,7 +83,7 @@ class Predictions:
         probabilities: (M, C) calibrated.
         class_names: C of them.
         split: whose models predict.
-        seeds: how many were averaged.
+        seeds: how many were averaged; of an ensemble, members.
         num_new: nodes of the graph that the model was not trained on; None for the trained graph.
     """
 
@@ -293,7 +293,7 @@ class Run:
             probabilities=probabilities,
             class_names=models.class_names,
             split=number,
-            seeds=len(models.replicas),
+            seeds=len(models.members if isinstance(models, SavedEnsemble) else models.replicas),
             num_new=None if new is None else len(new),
         )
 

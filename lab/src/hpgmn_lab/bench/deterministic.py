@@ -32,13 +32,14 @@ SIDES = ("usual", "ordered")
 
 def measure(
     call: Call,
-    models: Annotated[str | None, Option(help="Names with commas [all].")] = None,
+    models: Annotated[str | None, Option(help="Names with commas [all that a GPU trains].")] = None,
     nodes: Annotated[int, Option(min=100, help="Nodes of the generated graph.")] = 2000,
     epochs: Annotated[int, Option(min=1, help="Epochs of each stage.")] = 200,
     repeats: Annotated[int, Option(min=2, help="Repeats of both sides.")] = 3,
 ) -> Record:
     """Measure the cost of train --deterministic by model; on a CPU results repeat anyway."""
-    names = list(MODELS) if models is None else split_names(models)
+    on_gpu = [name for name, entry in MODELS.items() if entry.rounds is None]
+    names = on_gpu if models is None else split_names(models)
     if not names:
         raise SettingError("--models needs a name.", "Omit it for all models")
     for name in names:

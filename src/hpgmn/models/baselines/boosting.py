@@ -53,15 +53,15 @@ class BoostingSettings(FitSettings):
     """Settings of gradient boosting."""
 
     lr: float = rate_setting(0.1, "learning rate, by which each tree is scaled")
-    epochs: int = setting(500, "most rounds, each a tree per class (one for two classes)", low=1)
+    epochs: int = setting(1000, "most rounds, each a tree per class (one for two classes)", low=1)
     patience: int = inherited_setting(FitSettings, "patience", 50)
     neighbors: str = setting(
         "both",
         "edge direction; both: columns of their own for each",
         choices=("out", "in", "undirected", "both"),
     )
-    leaves: int = setting(15, "most leaves of a tree", low=2, high=4096)
-    min_leaf: int = setting(5, "least train nodes in a leaf", low=1)
+    leaves: int = setting(8, "most leaves of a tree", low=2, high=4096)
+    min_leaf: int = setting(10, "least train nodes in a leaf", low=1)
     column_share: float = setting(
         0.3, "share of the columns that each tree reads", low=0.01, high=1.0, per_replica=True
     )
@@ -69,7 +69,7 @@ class BoostingSettings(FitSettings):
         0.8, "share of the train nodes that each tree reads", low=0.01, high=1.0, per_replica=True
     )
     l2: float = rate_setting(1.0, "L2 regularisation of the leaves' values")
-    hops: int = setting(2, "steps over which attributes are averaged", low=1, high=8)
+    hops: int = setting(3, "steps over which attributes are averaged", low=1, high=8)
     svd_dim: int = setting(
         32, "columns of each truncated SVD, of adjacency rows and of many attributes", low=1
     )
@@ -317,7 +317,7 @@ def _main(task: TrainingTask, done: Mapping[str, Parameters]) -> TrainingStage:
 
 
 def _floats(graph: Graph, settings: BoostingSettings) -> tuple[int, int]:
-    per_direction = 3 + (settings.hops + 1) * settings.svd_dim + 3 * graph.num_classes + 2
+    per_direction = 3 + (settings.hops + 2) * settings.svd_dim + 3 * graph.num_classes + 2
     width = min(graph.num_features, RAW_ATTRIBUTES) + settings.svd_dim + 2 * per_direction
     return 500 * settings.leaves * graph.num_classes, width
 

@@ -1,8 +1,9 @@
 """A table with one row per node, as a user of gradient boosting would build it by hand.
 
 Columns, the edge columns once per direction: attributes, their means over 1 to ``hops`` steps,
-degrees, class counts and shares of the neighbours and of the nodes two steps away from train
-labels, and adjacency rows reduced by a truncated SVD. A node's own label is in no column of its
+their extremes among neighbours if they are few, degrees, class counts and shares of the neighbours
+and of the nodes two steps away from train labels, adjacency rows reduced by a truncated SVD, and
+their means over neighbours. A node's own label is in no column of its
 row: the adjacency has no self-loops, and two steps away the nodes are left out whose hash falls
 into the same fold as the node's. Leaving out the node alone would not do: where many nodes share a
 hub, a count that is one lower than the others' tells the label.
@@ -131,12 +132,14 @@ def label_free_rows(statistics: LocalStatistics, settings: Any, bases: Bases) ->
             degree = np.diff(adjacency.indptr).astype(np.float32)
             strength = np.asarray(adjacency.sum(axis=1), np.float32).reshape(-1)
             parts += [np.stack([degree, strength, mean @ degree], axis=1)]
+            if not bases["attributes_columns"].size:
+                parts += [_extremes(adjacency, reduced, largest=best) for best in (True, False)]
             states = reduced
             for _ in range(settings.hops):
                 states = mean @ states
                 parts.append(states)
-            vectors = _node_vectors(statistics, bases, mode)
-            parts.append(_adjacency(statistics, mode) @ vectors)
+            links = _adjacency(statistics, mode) @ _node_vectors(statistics, bases, mode)
+            parts += [links, mean @ links]
         return np.concatenate(parts, axis=1, dtype=np.float32)
 
     key = ("node table", settings.hops, *map(array_digest, bases.values()))
@@ -184,15 +187,21 @@ def columns(graph: Graph, settings: Any, bases: Bases, class_names: Sequence[str
             Column("degrees", f"total weight of edges to {near}"),
             Column("degrees", f"mean number of {near} of {near}"),
         ]
+        if not is_reduced:
+            for word in ("largest", "smallest"):
+                found += [
+                    Column("neighbor_attributes", f"{word} over {near}: {name}") for name in reduced
+                ]
         for hop in range(1, settings.hops + 1):
             statistic, place = ("neighbor_attributes", near)
             if hop > 1:
                 statistic, place = "hops", f"{near} {hop} steps away"
             found += [Column(statistic, f"mean over {place}: {name}") for name in reduced]
-        found += [
-            Column("adjacency", f"component {k + 1} of the links to {near}")
-            for k in range(settings.svd_dim)
-        ]
+        for statistic, place in (("adjacency", ""), ("neighbor_adjacency", f"mean over {near}: ")):
+            found += [
+                Column(statistic, f"{place}component {k + 1} of the links to {near}")
+                for k in range(settings.svd_dim)
+            ]
     for mode in modes:
         near = _NAMES[mode]
         found += [Column("class_counts", f"number of {near} of class '{c}'") for c in class_names]
@@ -211,6 +220,18 @@ def columns(graph: Graph, settings: Any, bases: Bases, class_names: Sequence[str
 def _attributes(x: Any, chosen: Array) -> Array:
     part = x[:, chosen]
     return np.asarray(part.toarray() if sp.issparse(part) else part, np.float32)
+
+
+def _extremes(adjacency: sp.csr_array, values: Array, *, largest: bool) -> Array:
+    """Return (N, d) the largest or smallest values among neighbours, 0 without any."""
+    found = np.zeros_like(values)
+    linked = np.diff(adjacency.indptr) > 0
+    starts = adjacency.indptr[:-1][linked]
+    reduce = (np.maximum if largest else np.minimum).reduceat
+    if starts.size:
+        for number, column in enumerate(values.T):
+            found[linked, number] = reduce(column[adjacency.indices], starts)
+    return found
 
 
 def _mean(statistics: LocalStatistics, mode: str) -> sp.csr_array:
