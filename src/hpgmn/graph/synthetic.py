@@ -141,7 +141,8 @@ def supply_network(
     finite graph differ by chance, and what nonlinear layers find beyond means.
 
     With the defaults and three splits, an MLP has an accuracy of 49 %, a GCN with its direction
-    selected 41 %, Dir-GCN 51 %, GraphSAGE 58 %, LINKX 94 %, HP-GMN 95 %; ``best_accuracy`` is 99.8 %.
+    selected 41 %, Dir-GCN 51 %, GraphSAGE 58 %, LINKX 94 % and HP-GMN 95 %; the upper bound
+    ``best_accuracy`` is 99.8 %.
 
     Args:
         num_nodes: N, at least 20 for each class.
