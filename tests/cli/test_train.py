@@ -157,7 +157,8 @@ def test_the_scores_are_printed(hpgmn, tiny, graph_file):
     assert f"accuracy {100 * metrics['test_score_mean']:.1f} ± 0.0" in answer.out
     told = [line for line in answer.err.splitlines() if not line.endswith("…")]  # steps, if slow
     assert told == [
-        "The portfolio is not tried, because settings are given.",
+        "Metric: accuracy, because no class is rare.",
+        "The portfolio is not trained, because settings are given.",
         "Warning: 1 of 18 nodes have no edges (self-loops do not count).",
         f"Warning: {SCARCE.replace('2 of 2 splits', 'the split')}",
         "Run folder: run",
@@ -472,7 +473,7 @@ def test_the_skew_is_said_before_the_training(hpgmn, small_graph, monkeypatch):
     def stop(*_, **options):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("hpgmn.runs.portfolio.choose", stop)
+    monkeypatch.setattr("hpgmn.runs.pool.train_pool", stop)
     answer = hpgmn("train", "skewed.npz", "--out", "run")
     assert answer.code == 130
     assert "accuracy says little" in answer.err

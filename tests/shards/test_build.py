@@ -286,11 +286,11 @@ def test_other_work_in_the_folder_is_refused(tmp_path, make_graph):
         ({"settings": dataclasses.replace(SMALL, diffusion_form="dense")}, "auto, sketch, topk"),
         (
             {"settings": dataclasses.replace(SMALL, statistics=("neighbor_attributes",))},
-            "no neighbor_attributes",
+            "which neighbor_attributes would need",
         ),
         (
             {"settings": dataclasses.replace(SMALL, statistics=("hops", "message_passing"))},
-            "no hops, message_passing",
+            "which hops, message_passing would need",
         ),
         ({"memory": 500}, "Cut the graph into more ranges"),
         ({"memory": 3_000, "ranges": 60}, "node with most neighbours"),

@@ -20,6 +20,7 @@ from hpgmn.explain.neighbors import (
     neighbor_support,
     neighbors_of,
     node_notes,
+    reads_whole_graph,
     turning_point,
 )
 from hpgmn.explain.replicas import (
@@ -175,6 +176,10 @@ def _seconds(replicas: Sequence[ReplicaView], degree: int) -> float:
     if has_diffusion(replicas[0]):  # a pass over the graph for each set, shared by the replicas
         edges = replicas[0].graph.num_edges
         cost += (min(degree, EXACT_UP_TO) + 8) * (2e-3 + 1.5e-7 * edges)
+    if replicas[0].reads_statistics and reads_whole_graph(replicas[0]):
+        graph, settings = replicas[0].graph, replicas[0].task.settings[0]
+        numbers = replicas[0].entry.floats(graph, settings)[1] * graph.num_nodes
+        cost += len(replicas) * (min(degree, EXACT_UP_TO) + 8) * (5e-3 + 2e-9 * numbers)
     return cost
 
 

@@ -48,8 +48,8 @@ _NUMBERS = 2**24  # numbers of dense rows held at once
 _EXACT = 1e-9  # truncation error of the series that replaces an inverse
 
 NEIGHBORS_NOTE = (
-    "Points of a neighbour: probability with it minus without it, its edges to the node removed, "
-    "all other nodes and pseudo-labels unchanged."
+    "Points of a neighbour: probability with it minus without it, its edges to the node removed "
+    "and all pseudo-labels unchanged."
 )
 RERUN_NOTE = (
     "Points of a neighbour: probability with it minus without it, the model run again on the graph "

@@ -35,7 +35,7 @@ from hpgmn.runs.folder import (
 )
 from hpgmn.runs.outputs import read_metrics
 from hpgmn.runs.portfolio import ensemble_selection
-from hpgmn.runs.spec import CONFIG_FILE, RunSpec, check_run, make_spec
+from hpgmn.runs.spec import CONFIG_FILE, RunSpec, check_run, choose_metric, make_spec
 from hpgmn.runs.train import (
     Job,
     default_folder,
@@ -171,6 +171,7 @@ def compare(
     by_model = settings_by_model(names, settings or {})
     with record_log() as records:
         source, loaded, is_in_memory = open_graph(graph, options, columns, engine, monitor)
+        remarks = choose_metric(loaded, source, options)
         folder = Path(out) if out is not None else default_folder(loaded.name, "comparison")
         if is_in_memory:
             source = str(graph_file(folder, loaded))
@@ -184,6 +185,8 @@ def compare(
                 checks.append((spec, check_run(spec, loaded)))
             except SettingError as error:
                 raise error.prefixed(f"{name}: ") from None
+        for line in remarks:
+            monitor.note(line)
         for line in checks[0][1][1]:  # the warnings are the same for all
             logger.warning(line)
         earlier = tuple(records)

@@ -320,8 +320,8 @@ def read_pseudo_labels(path: Path, class_names: Sequence[str], split: int) -> Ar
     import pyarrow.compute as pc
 
     columns = ["split", "seed", "node", "role", "label", "prediction"]
-    chosen = (pc.field("split") == split) & (pc.field("seed") == 0)
-    table, _ = read_predictions(path, columns, chosen)
+    table, _ = read_predictions(path, columns, pc.field("split") == split)
+    table = _first_seed(table)
     if not len(table):
         remedy = Remedy("Choose another split", option="split")
         raise HPGMNError(f"{path} has no predictions for split {split}.", remedy)
@@ -339,12 +339,19 @@ def read_pseudo_labels(path: Path, class_names: Sequence[str], split: int) -> Ar
     return labels
 
 
+def _first_seed(table: pa.Table) -> pa.Table:
+    """Return the rows of the lowest seed."""
+    import pyarrow.compute as pc
+
+    return table.filter(pc.field("seed") == pc.min(table["seed"])) if len(table) else table
+
+
 def read_used_ids(path: Path) -> dict[int, list[str]]:
     """Read from ``predictions.parquet`` the ids of the train and validation nodes of each split."""
     import pyarrow.compute as pc
 
-    is_used = (pc.field("seed") == 0) & pc.field("role").isin(["train", "val"])
-    table, _ = read_predictions(path, ["split", "node_id", "seed", "role"], is_used)
+    is_used = pc.field("role").isin(["train", "val"])
+    table = _first_seed(read_predictions(path, ["split", "node_id", "seed", "role"], is_used)[0])
     ids: dict[int, list[str]] = {}
     for split, name in zip(table["split"].to_pylist(), table["node_id"].to_pylist(), strict=True):
         ids.setdefault(split, []).append(name)

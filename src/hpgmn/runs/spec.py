@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -212,16 +212,18 @@ def _model_settings(
     return settings_dict(make_settings(kind, values)), selection
 
 
-def choose_metric(
-    graph: Graph, source: str, options: dict[str, Any], notify: Callable[[str], None]
-) -> None:
-    """Set the metric that fits the classes where none is named and the dataset has none."""
+def choose_metric(graph: Graph, source: str, options: dict[str, Any]) -> list[str]:
+    """Set the metric that fits the classes where none is named and the dataset has none.
+
+    Returns:
+        A remark about it, if there is one.
+    """
     if "metric" in options or source in DATASETS:
-        return
+        return []
     numbers = split_numbers(options.get("splits", "all"), graph)
     train = np.concatenate([graph.y[graph.split(number).train] for number in numbers])
     options["metric"], reason = fitting_metric(train, graph.class_names)
-    notify(f"Metric: {options['metric']}, because {reason}.")
+    return [f"Metric: {options['metric']}, because {reason}."]
 
 
 def split_numbers(requested: str | int | Sequence[int], graph: Graph) -> tuple[int, ...]:

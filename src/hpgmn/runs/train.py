@@ -134,6 +134,7 @@ def train(
     )
     with record_log() as records:
         source, loaded, is_in_memory = open_graph(graph, options, columns, engine, monitor)
+        remarks = choose_metric(loaded, source, options)
         selection = portfolio_selection(
             source,
             model=model,
@@ -150,13 +151,15 @@ def train(
             options["model"] = ENSEMBLE
             selected_members(selection, loaded, source)  # refuses unknown names
         elif settings and portfolio and model is config is None and not has_settings_for(source):
-            monitor.note("The portfolio is not trained, because settings are given.")
+            remarks.append("The portfolio is not trained, because settings are given.")
         spec = make_spec(loaded, source, options, settings)
         refuse_engine(spec, engine)
         checked = check_run(spec, loaded)
         if options.get("made_with") and options.get("graph") == spec.graph:
             for line in changes(options, run_environment(loaded, spec.splits, spec.device)):
                 logger.warning(line)
+        for line in remarks:
+            monitor.note(line)
         for line in checked[1]:  # before minutes of work
             logger.warning(line)
         kind = "best" if single else spec.model
@@ -212,12 +215,10 @@ def open_graph(
 ) -> tuple[str, Graph, bool]:
     """Return the name or path of a graph, the graph, and whether it exists in memory only.
 
-    The device in ``options`` is resolved, and they get a metric that fits the classes; of tables
-    they also get the roles of columns.
+    The device in ``options`` is resolved; of tables they also get the roles of columns.
     """
     options["device"] = resolve_device(options.get("device", "auto"), engine)
     if isinstance(graph, Graph):
-        choose_metric(graph, graph.name, options, monitor.note)
         return graph.name, graph, graph.name not in DATASETS
     source = graph if graph is not None else options.get("graph")
     if source is None:
@@ -238,7 +239,6 @@ def open_graph(
         log=monitor.note,
         progress=monitor.step,
     )
-    choose_metric(loaded, str(source), options, monitor.note)
     return str(source), loaded, False
 
 

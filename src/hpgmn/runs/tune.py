@@ -22,7 +22,7 @@ from hpgmn.graph.datasets import load
 from hpgmn.models import find_model, is_custom
 from hpgmn.runs.fit import Monitor, ProgressCallback, make_monitor
 from hpgmn.runs.search import Search, TuneSpec, check_names
-from hpgmn.runs.spec import check_run, make_spec, resolve_device
+from hpgmn.runs.spec import check_run, choose_metric, make_spec, resolve_device
 from hpgmn.runs.study import (
     best_trial,
     claim,
@@ -169,7 +169,7 @@ def tune(
 
         engine = LocalEngine(1)
     device = resolve_device(device, engine)
-    spec, loaded, warnings = make_tune_spec(graph, source, options, device, pruning)
+    spec, loaded, warnings = make_tune_spec(graph, source, options, device, pruning, monitor.note)
     with lock_study(path), open_study(path) as opened:
         claim(opened, path, spec.identity(loaded))
         for line in warnings:
@@ -202,6 +202,7 @@ def make_tune_spec(
     options: Mapping[str, Any],
     device: str,
     pruning: bool | None,
+    notify: Callable[[str], None] = logger.info,
 ) -> tuple[TuneSpec, Graph, list[str]]:
     """Return what is searched, its graph, and warnings; refuse what cannot be searched.
 
@@ -217,9 +218,12 @@ def make_tune_spec(
     loaded = graph if isinstance(graph, Graph) else load(graph, options.get("protocol"))
     first = "all" if loaded.splits is None or len(loaded.splits) < 3 else "0,1,2"
     complete = {"splits": first, **options, "settings": {}, "device": device}
+    remarks = choose_metric(loaded, source, complete)
     run = make_spec(loaded, source, complete, fixed)
     run = replace(run, settings={name: run.settings[name] for name in fixed})
     _, warnings = check_run(run, loaded)
+    for line in remarks:
+        notify(line)
     spec = TuneSpec(run, space, sampler, sampler == "tpe" if pruning is None else pruning)
     spec.choices(loaded)
     return spec, loaded, warnings

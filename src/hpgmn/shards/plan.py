@@ -225,8 +225,8 @@ def resolve_forms(settings: Any, shape: tuple[int, int], num_classes: int, *, sp
     refused = [name for name in settings.statistics if not has_shards(name)]
     if refused:
         raise SettingError(
-            f"Shards have no {', '.join(refused)}: each reads rows of other ranges.",
-            "Leave them out of statistics.",
+            f"Shards cannot have rows of other ranges, which {', '.join(refused)} would need.",
+            f"Leave {', '.join(refused)} out of statistics.",
         )
     if settings.soft_counts:
         raise SettingError(
