@@ -1,5 +1,7 @@
 """Greedy selection against a slow one, written from its definition."""
 
+import time
+
 import numpy as np
 import pytest
 import torch
@@ -39,15 +41,54 @@ def test_selection_equals_a_slow_one(seed, classes):
     np.testing.assert_allclose(select_weights(logs, labels, rounds=8, bags=0), expected)
 
 
-def test_bags_average_selections_among_halves_of_the_candidates():
-    logs, labels = problem(3, candidates=5, classes=3)
-    random, expected = np.random.default_rng(0), np.zeros(5)
-    for _ in range(4):
-        half = np.sort(random.choice(5, 3, replace=False))
-        expected[half] += slow_greedy(logs[half].exp().numpy(), labels, rounds=6) / 4
+@pytest.mark.parametrize("seed", range(3))
+def test_bags_average_selections_among_halves_of_the_candidates(seed):
+    logs, labels = problem(seed, candidates=7, classes=3)
+    random, bags, losses = np.random.default_rng(0), [], []
+    for _ in range(6):
+        half = np.sort(random.choice(7, 4, replace=False))
+        weights = np.zeros(7)
+        weights[half] = slow_greedy(logs[half].exp().numpy(), labels, rounds=6)
+        mixed = np.exp((weights[:, None, None] * logs.numpy()).sum(axis=0))
+        shares = mixed / mixed.sum(axis=1, keepdims=True)
+        bags.append(weights)
+        losses.append([-np.log(row[label]) for row, label in zip(shares, labels, strict=True)])
+    best = min(losses, key=np.mean)
+    kept = []
+    for weights, loss in zip(bags, losses, strict=True):
+        excess = np.subtract(loss, best)
+        if excess.mean() <= 2 * excess.std() / np.sqrt(len(labels)):
+            kept.append(weights)
+    expected = np.mean(kept, axis=0)
     expected[expected < MIN_WEIGHT] = 0
-    found = select_weights(logs, labels, rounds=6, bags=4)
-    np.testing.assert_allclose(found, expected / expected.sum())
+    found = select_weights(logs, labels, rounds=6, bags=6)
+    np.testing.assert_allclose(found, expected / expected.sum(), atol=1e-6)
+
+
+def test_a_candidate_that_is_far_better_has_all_the_weight():
+    logs, labels = problem(1, candidates=12, nodes=800, classes=3)
+    logs[5] = torch.from_numpy(6 * np.eye(3)[labels]).log_softmax(dim=-1)
+    weights = select_weights(logs, labels)
+    assert weights[5] == 1
+    assert weights.sum() == 1
+
+
+@pytest.mark.parametrize("candidates", [2, 3, 4])
+def test_few_candidates_nodes_and_classes_are_enough(candidates):
+    logs, _ = problem(4, candidates=candidates, nodes=2)
+    for labels in ([0, 1], [0, 0]):
+        weights = select_weights(logs, np.array(labels))
+        assert weights.shape == (candidates,)
+        assert weights.sum() == pytest.approx(1)
+        np.testing.assert_array_equal(weights, select_weights(logs, np.array(labels)))
+
+
+@pytest.mark.slow
+def test_many_candidates_take_seconds():
+    logs, labels = problem(6, candidates=100, nodes=4000, classes=5)
+    before = time.process_time()
+    select_weights(logs, labels, rounds=25)
+    assert time.process_time() - before < 20
 
 
 def test_weights_do_not_depend_on_a_constant_per_node():

@@ -26,7 +26,7 @@ def demo(
     seed: Annotated[int, typer.Option(help="Seed of the generated graph.")] = 0,
     time_limit: Annotated[
         float, typer.Option("--time-limit", help="Seconds for the members of the ensemble.")
-    ] = 15.0,
+    ] = 20.0,
 ) -> None:
     """Generate a network of purchases; train, compare and explain."""
     from hpgmn.graph.synthetic import supply_network
@@ -48,7 +48,9 @@ def demo(
         options["report"] = False
         for name in _BASELINES:
             metrics[name] = train(path, model=name, out=out_folder / name, **options).metrics
-        options |= {"ensemble": True, "time_limit": time_limit, "report": True}
+        # Deterministic: the limit counts epochs, so that every machine gets the same ensemble.
+        options |= {"ensemble": True, "time_limit": time_limit, "deterministic": True}
+        options["report"] = True
         metrics["ensemble"] = train(path, out=out_folder / "ensemble", **options).metrics
     rows = []
     for name, title in _TITLES.items():

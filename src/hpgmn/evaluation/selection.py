@@ -7,7 +7,7 @@ import math
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.functional import log_softmax
+from torch.nn.functional import cross_entropy, log_softmax
 
 from hpgmn.graph import Array
 
@@ -15,6 +15,9 @@ ROUNDS = 15
 """Candidates added in one selection, with repetition."""
 BAGS = 10
 """Selections on random halves of the candidates, whose weights are averaged."""
+FAR_BEHIND = 2.0
+"""A selection whose log loss is this many standard errors above the lowest is left out of the
+average: its half of the candidates lacked the good ones."""
 MIN_WEIGHT = 0.02
 """Smaller weights are dropped: each costs a prediction."""
 
@@ -26,7 +29,8 @@ def select_weights(
 
     Greedy selection with replacement (Caruana et al., ICML 2004): each round adds the candidate
     whose addition has the lowest log loss on the validation nodes. The loss, unlike a score, tells
-    apart candidates on a few dozen nodes; random halves of the candidates guard against chance.
+    apart candidates on a few dozen nodes; random halves of the candidates guard against chance
+    (docs/decisions/0029-ensembles.md).
 
     Args:
         log_probabilities: (K, V, C) of K candidates for V validation nodes.
@@ -41,12 +45,26 @@ def select_weights(
     count = len(logs)
     if not bags or count < 3:
         return _greedy(logs, truth, rounds)
-    random, weights = np.random.default_rng(0), np.zeros(count)
-    for _ in range(bags):
-        chosen = np.sort(random.choice(count, -(-count // 2), replace=False))
-        weights[chosen] += _greedy(logs[torch.from_numpy(chosen)], truth, rounds) / bags
+    random, bag_weights = np.random.default_rng(0), np.zeros((bags, count))
+    size = max(-(-count // 2), 3)
+    for bag in bag_weights:
+        chosen = np.sort(random.choice(count, size, replace=False))
+        bag[chosen] = _greedy(logs[torch.from_numpy(chosen)], truth, rounds)
+    weights = bag_weights[_not_far_behind(bag_weights, logs, truth)].mean(axis=0)
     weights[weights < min(MIN_WEIGHT, weights.max())] = 0
     return np.asarray(weights / weights.sum())
+
+
+def _not_far_behind(weights: Array, logs: Tensor, labels: Tensor) -> Array:
+    """Return which of (B, K) weights are not clearly worse than the best, node by node."""
+    losses = []
+    for row in weights:
+        mixed = torch.tensordot(torch.from_numpy(row).to(logs.dtype), logs, 1)
+        losses.append(cross_entropy(mixed, labels, reduction="none").double().numpy())
+    per_node = np.stack(losses)
+    excess = per_node - per_node[per_node.mean(axis=1).argmin()]
+    error = excess.std(axis=1) / math.sqrt(max(len(labels), 1))
+    return np.asarray(excess.mean(axis=1) <= FAR_BEHIND * error)
 
 
 def _greedy(logs: Tensor, labels: Tensor, rounds: int) -> Array:

@@ -52,9 +52,9 @@ def trading_network(
     none; everyone else makes 1 + Poisson payments. A payment draws the class of its target from
     row c of :func:`class_pattern`, then any established account of that class but the payer.
 
-    With the defaults, attributes alone reach an accuracy of about 65 %, a GCN 48 %, and class
-    counts in both directions, with pseudo-labels outside the train nodes, 96 %; the upper bound
-    ``best_accuracy`` is 97 %.
+    With the defaults, attributes alone reach an accuracy of about 65 %, a GCN 48 % on undirected
+    and 83 % on out-edges, Dir-GCN 95 %, and class counts in both directions, with pseudo-labels
+    outside the train nodes, 96 %; the upper bound ``best_accuracy`` is 97 %.
 
     Args:
         num_nodes: N, at least 20 for each class.
@@ -131,13 +131,18 @@ def supply_network(
     the others. Attributes are Normal with unit variance; their mean shows the size and, of the
     sector, only c modulo C/2: sectors c and c + C/2, whose signatures are opposite, look alike.
 
-    Consequently the mean attributes of suppliers, of customers, and of firms two edges away along
-    any directions are the same for all sectors, and so is how often suppliers are of each sector.
-    Even knowing size and *visible* sector of each supplier tells nothing, because the two sectors
+    Consequently the expected attributes of suppliers, of customers, and of firms two edges away
+    along any directions are the same for all sectors, and so is how often suppliers are of each
+    sector. Even size and *visible* sector of each supplier tell nothing, because the two sectors
     that look alike cancel. What tells is the size of suppliers of each *true* sector, known at
-    train nodes: class means, which HP-GMN reads. A model that learns a vector for every node
-    (LINKX) can learn from train nodes what each supplier stands for, too. Message passing on
-    attributes cannot, apart from what nonlinear layers find beyond means.
+    train nodes: class means, which HP-GMN reads. The classes of customers tell, too, together with
+    the firm's own size. A model that learns a vector for every node (LINKX) can learn from train
+    nodes what each supplier stands for. Message passing on attributes has only what sectors of a
+    finite graph differ by chance, and what nonlinear layers find beyond means.
+
+    With the defaults and three splits, an MLP has an accuracy of 49 %, a GCN with its direction
+    selected 41 %, Dir-GCN 51 %, GraphSAGE 58 %, LINKX 94 % and HP-GMN 95 %; the upper bound
+    ``best_accuracy`` is 99.8 %.
 
     Args:
         num_nodes: N, at least 20 for each class.

@@ -39,7 +39,7 @@ from hpgmn.training.state import read_spent
 
 logger = logging.getLogger(__name__)
 
-RUNGS = dict(zip(replicas.RUNGS, (0.15, 0.08, 0.04), strict=True))
+RUNGS = dict(zip(replicas.RUNGS, (0.25, 0.12, 0.06), strict=True))
 """Epochs of the last stage at which a member is stopped if its best validation score so far is
 lower than the best of earlier members there by more than this."""
 MEMBER_SHARE = 0.5

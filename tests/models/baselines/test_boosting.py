@@ -192,3 +192,16 @@ def test_the_rounds_see_no_validation_label(graph):
     )
     for _ in range(3):
         assert torch.equal(first.update(0)[0], other.update(0)[0])
+
+
+def test_the_number_of_threads_changes_no_bit(graph, monkeypatch):
+    before = torch.get_num_threads()
+    one = train(task_of(graph), ENTRY).done["main"]
+    monkeypatch.setattr("hpgmn.models.baselines.boosting._FEW_NUMBERS", 0)
+    try:
+        torch.set_num_threads(2)
+        two = train(task_of(graph), ENTRY).done["main"]
+    finally:
+        torch.set_num_threads(before)
+    for name, value in one.items():
+        assert torch.equal(value, two[name]), name

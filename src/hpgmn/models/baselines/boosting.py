@@ -52,7 +52,9 @@ _SEEDS = 2**31 - 1
 class BoostingSettings(FitSettings):
     """Settings of gradient boosting."""
 
-    lr: float = rate_setting(0.1, "learning rate, by which each tree is scaled")
+    lr: float = setting(
+        0.1, "learning rate, by which each tree is scaled", low=1e-6, per_replica=True
+    )
     epochs: int = setting(1000, "most rounds, each a tree per class (one for two classes)", low=1)
     patience: int = inherited_setting(FitSettings, "patience", 50)
     neighbors: str = setting(
@@ -71,7 +73,7 @@ class BoostingSettings(FitSettings):
     l2: float = rate_setting(1.0, "L2 regularisation of the leaves' values")
     hops: int = setting(3, "steps over which attributes are averaged", low=1, high=8)
     svd_dim: int = setting(
-        32, "columns of each truncated SVD, of adjacency rows and of many attributes", low=1
+        32, "columns of each truncated SVD, of adjacency and many attributes", low=1, high=512
     )
 
 
@@ -82,10 +84,10 @@ class BoostingRounds:
         require_packages(ENTRY)
         import lightgbm
 
-        self._task, self._classes = task, task.num_classes
+        self._trees = trees_per_round(task.num_classes)
         self._bases = make_bases(task.statistics, task.settings[0])
         fixed = label_free_rows(task.statistics, task.settings[0], self._bases)
-        weights = task.class_weights
+        self._class_weights = task.class_weights
         self._boosters: list[Booster] = []
         self._rows: list[Array] = []
         self._iterations: list[list[int]] = []
@@ -95,10 +97,12 @@ class BoostingRounds:
             train, val = task.train_labels[number], task.val_labels[number]
             nodes = np.flatnonzero(train >= 0)
             others = np.flatnonzero(val >= 0)
-            counted = label_rows(task.statistics, modes_of(self._bases), train, self._classes)
+            counted = label_rows(task.statistics, modes_of(self._bases), train, task.num_classes)
             both = np.concatenate([nodes, others])
             rows = np.concatenate([fixed[both], counted[both]], axis=1)
-            weight = None if weights is None else weights[number].cpu().numpy()[train[nodes]]
+            weight = None
+            if self._class_weights is not None:
+                weight = self._class_weights[number].cpu().numpy()[train[nodes]]
             parameters = _parameters(task, number, nodes.size, rows.shape[1])
             data = lightgbm.Dataset(
                 rows[: nodes.size], label=train[nodes], weight=weight, params=parameters
@@ -106,7 +110,7 @@ class BoostingRounds:
             self._boosters.append(lightgbm.Booster(parameters, data))
             self._rows.append(rows)
             self._iterations.append([])
-            self._scores.append(np.zeros((both.size, trees_per_round(self._classes))))
+            self._scores.append(np.zeros((both.size, self._trees)))
             self._labels.append((torch.from_numpy(train[nodes]), torch.from_numpy(val[others])))
 
     def update(self, replica: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -130,22 +134,21 @@ class BoostingRounds:
         self._iterations[replica].append(booster.current_iteration())
         train, val = self._labels[replica]
         logits = class_logits(torch.from_numpy(scores)).float()[None]
-        weights = self._task.class_weights
         seen = torch.ones(1, train.numel(), dtype=torch.bool)
-        loss = class_loss(
-            logits[:, : train.numel()],
-            train[None],
-            seen,
-            None if weights is None else weights[replica : replica + 1].cpu(),
-        )
+        weights = self._class_weights
+        if weights is not None:
+            weights = weights[replica : replica + 1].cpu()
+        loss = class_loss(logits[:, : train.numel()], train[None], seen, weights)
         return loss, logits[:, train.numel() :], val[None]
 
     def parameters(self, rounds: Sequence[int]) -> Parameters:
         """Return the boosters of so many rounds each, and the bases of their columns."""
-        texts = [
-            zlib.compress(booster.model_to_string(num_iteration=made[number - 1]).encode())
-            for booster, made, number in zip(self._boosters, self._iterations, rounds, strict=True)
-        ]
+        texts = []
+        for replica, number in enumerate(rounds):
+            made = self._iterations[replica][number - 1]
+            model = self._boosters[replica].model_to_string(num_iteration=made)
+            width = self._rows[replica].shape[1]
+            texts.append(zlib.compress(clean_booster(model, width, self._trees).encode()))
         stored = torch.zeros(len(texts), max(len(text) for text in texts), dtype=torch.uint8)
         for row, text in zip(stored, texts, strict=True):
             row[: len(text)] = torch.frombuffer(bytearray(text), dtype=torch.uint8)
@@ -209,6 +212,7 @@ class Boosting(nn.Module):
     def __init__(self, task: TrainingTask, stored: Parameters) -> None:
         super().__init__()
         self._task = task
+        self._counted: tuple[int, Array] | None = None  # columns from the labels of a replica
         for name, value in stored.items():
             self.register_parameter(name, nn.Parameter(value, requires_grad=False))
         if not stored:
@@ -244,42 +248,38 @@ class Boosting(nn.Module):
         penalties: bool = False,
     ) -> Output:
         """Compute class logits; see :meth:`hpgmn.models.hpgmn.HPGMN.forward`."""
-        found = []
+        found, trees = [], trees_per_round(self._task.num_classes)
         for replica in range(len(self._boosters)):
             chosen = torch.arange(self._task.graph.num_nodes) if nodes is None else nodes[replica]
-            found.append(class_logits(torch.from_numpy(self._sums(replica, chosen.cpu().numpy()))))
+            scores = self._predict(replica, chosen.cpu().numpy(), raw_score=True)
+            found.append(class_logits(torch.from_numpy(scores.reshape(chosen.numel(), trees))))
         return Output(take_nodes(torch.stack(found).float().to(self._task.device), classify))
 
     def rows(self, replica: int, nodes: Array) -> Array:
         """Return the rows of some nodes in a replica's table: (B, W) float32."""
-        task, classes = self._task, self._task.num_classes
+        task = self._task
         fixed = label_free_rows(task.statistics, task.settings[0], self._bases)
-        labels = task.train_labels[replica]
-        counted = label_rows(task.statistics, modes_of(self._bases), labels, classes)
-        return np.concatenate([fixed[nodes], counted[nodes]], axis=1)
+        if self._counted is None or self._counted[0] != replica:
+            labels, modes = task.train_labels[replica], modes_of(self._bases)
+            self._counted = replica, label_rows(task.statistics, modes, labels, task.num_classes)
+        return np.concatenate([fixed[nodes], self._counted[1][nodes]], axis=1)
 
     def contributions(self, replica: int, nodes: Array) -> Array:
         """Return the contribution of each column to each raw score: (B, trees, W + 1).
 
         They add up to the raw score; the last is the mean score of the train nodes.
         """
-        trees = trees_per_round(self._task.num_classes)
-        rows = self.rows(replica, nodes)
-        found: Any = self._boosters[replica].predict(
-            rows, pred_contrib=True, num_threads=_threads(rows.size)
-        )
-        return np.asarray(found).reshape(nodes.size, trees, len(self.columns) + 1)
+        found = self._predict(replica, nodes, pred_contrib=True)
+        return found.reshape(nodes.size, -1, len(self.columns) + 1)
 
-    def _sums(self, replica: int, nodes: Array) -> Array:
-        """Return (B, trees) raw scores."""
-        trees, parts = trees_per_round(self._task.num_classes), []
-        rows = self.rows(replica, nodes)
-        for first in range(0, nodes.size, READ_NODES):
-            found: Any = self._boosters[replica].predict(
-                rows[first : first + READ_NODES], raw_score=True, num_threads=_threads(rows.size)
-            )
-            parts.append(np.asarray(found).reshape(-1, trees))
-        return np.concatenate(parts) if parts else np.empty((0, trees))
+    def _predict(self, replica: int, nodes: Array, **kind: bool) -> Array:
+        """Return what LightGBM predicts, in parts of rows."""
+        parts = []
+        for first in range(0, max(nodes.size, 1), READ_NODES):
+            rows = self.rows(replica, nodes[first : first + READ_NODES])
+            found = self._boosters[replica].predict(rows, num_threads=_threads(rows.size), **kind)
+            parts.append(np.asarray(found))
+        return np.concatenate(parts)
 
 
 @lru_cache(maxsize=_KEPT)
