@@ -385,3 +385,23 @@ def test_pretraining_has_a_linear_classifier(small_graph):
     query = encoded(stage.model.encoder, task)
     expected = query @ stage.model.classify.weight + stage.model.classify.bias
     torch.testing.assert_close(stage.model(stage.inputs).logits, expected)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_directions_are_those_of_the_edges(kind, small_graph):
+    """In-edges are the out-edges of the graph with every edge turned round."""
+    turned = Graph(small_graph.x, small_graph.edge_index[::-1].copy(), small_graph.y)
+    turned = turned.with_splits(small_graph.splits)
+    entry = MODELS[f"hpgmn-{kind}"]
+    values = {key: getattr(TINY, key) for key in ("hidden_dim", "epochs", "pretraining_epochs")}
+
+    def found(graph, neighbors):
+        settings = make_settings(entry.settings, {**values, "neighbors": neighbors})
+        task = task_of(graph, settings)
+        return logits(task, entry, train(task, entry).done)
+
+    out, into, both = (found(small_graph, mode) for mode in ("out", "in", "undirected"))
+    torch.testing.assert_close(found(turned, "in"), out)
+    torch.testing.assert_close(found(turned, "undirected"), both)
+    assert not torch.allclose(out, into)
+    assert not torch.allclose(out, both)

@@ -17,7 +17,8 @@ _BASELINES = {
     "gcn": "GCN (direction selected)",
     "dirgcn": "Dir-GCN (both directions)",
 }
-_TITLES = {**_BASELINES, "hpgmn": "HP-GMN", "ensemble": "ensemble"}
+_MEMBERS = ("hpgmn-both", "linkx-out", "boosting")
+_TITLES = {**_BASELINES, "hpgmn": "HP-GMN", "ensemble": "ensemble (HP-GMN, LINKX, boosted trees)"}
 
 
 def demo(
@@ -26,7 +27,7 @@ def demo(
     seed: Annotated[int, typer.Option(help="Seed of the generated graph.")] = 0,
     time_limit: Annotated[
         float, typer.Option("--time-limit", help="Seconds for the members of the ensemble.")
-    ] = 20.0,
+    ] = 30.0,
 ) -> None:
     """Generate a network of purchases; train, compare and explain."""
     from hpgmn.graph.synthetic import supply_network
@@ -49,8 +50,8 @@ def demo(
         for name in _BASELINES:
             metrics[name] = train(path, model=name, out=out_folder / name, **options).metrics
         # Deterministic: the limit counts epochs, so that every machine gets the same ensemble.
-        options |= {"ensemble": True, "time_limit": time_limit, "deterministic": True}
-        options["report"] = True
+        options |= {"members": _MEMBERS, "time_limit": time_limit, "deterministic": True}
+        options |= {"ensemble": True, "report": True}
         metrics["ensemble"] = train(path, out=out_folder / "ensemble", **options).metrics
     rows = []
     for name, title in _TITLES.items():

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import shutil
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -15,11 +14,10 @@ import torch
 from torch import Tensor
 
 from hpgmn.base.files import write_text
-from hpgmn.base.metrics import log_loss
 from hpgmn.base.settings import to_plain
 from hpgmn.evaluation.scores import scores
 from hpgmn.evaluation.selection import select_weights
-from hpgmn.graph import Array, Graph, Split
+from hpgmn.graph import Graph, Split
 from hpgmn.graph.homophily import node_homophily
 from hpgmn.runs.fit import FittedRun, TrainedMember
 from hpgmn.runs.folder import HISTORY_FILE, PREDICTIONS_FILE, finish, write_config
@@ -55,18 +53,39 @@ def ensemble_weights(
     """
     weights = {one.name: [0.0] * len(one.fitted.replicas) for one in trained}
     for number, split in zip(spec.splits, splits, strict=True):
-        candidates = [
-            (one, place)
-            for one in trained
-            for place, replica in enumerate(one.fitted.replicas)
-            if replica.split == number
-        ]
+        candidates = _candidates(trained, number)
         nodes = torch.from_numpy(np.flatnonzero(split.val))
         logits = [one.calibrated_logits(place)[nodes] for one, place in candidates]
         chosen = select_weights(torch.stack(logits), graph.y[split.val])
         for (one, place), weight in zip(candidates, chosen.tolist(), strict=True):
             weights[one.name][place] = weight
     return weights
+
+
+def _candidates(trained: Sequence[TrainedMember], split: int) -> list[tuple[TrainedMember, int]]:
+    """Return members and places of the replicas of a split."""
+    return [
+        (one, place)
+        for one in trained
+        for place, replica in enumerate(one.fitted.replicas)
+        if replica.split == split
+    ]
+
+
+def ensemble_logits(spec: RunSpec, trained: Sequence[TrainedMember], weights: Weights) -> Tensor:
+    """Return the logits (S, N, C) of the ensemble, one row for each split."""
+    return torch.stack(
+        [
+            mix_logits(
+                [
+                    (weights[one.name][place], one.calibrated_logits(place))
+                    for one, place in _candidates(trained, number)
+                    if weights[one.name][place] > 0
+                ]
+            )
+            for number in spec.splits
+        ]
+    )
 
 
 def write_ensemble(
@@ -79,8 +98,6 @@ def write_ensemble(
     *,
     refitted: Sequence[TrainedMember] | None = None,
     made: Mapping[str, Any] | None = None,
-    warnings: Sequence[str] = (),
-    seconds: float | None = None,
     extra: Mapping[str, Any] | None = None,
 ) -> FittedRun:
     """Combine trained members, score them once and write everything but the report.
@@ -91,116 +108,51 @@ def write_ensemble(
         refitted: the members as they are kept, if they were trained again after the selection;
             weights, temperatures and validation scores are those of ``trained``.
         made: what the run is made with, for the configs of members.
-        seconds: of the whole training; None for the sum over members.
         extra: more entries of ``metrics.json``.
     """
-    started = time.perf_counter()
     final = refitted or trained
-    models = {one.name: one.model for one in final}
-    ensemble = SavedEnsemble.of(models, weights, spec.splits)
+    ensemble = SavedEnsemble.of({one.name: one.model for one in final}, weights, spec.splits)
     selected = ensemble_logits(spec, trained, weights)
     if spec.calibrate:
         ensemble.calibrate(selected, graph.y, [split.val for split in splits])
     logits = selected if refitted is None else ensemble_logits(spec, final, weights)
-    ensemble._latest = (graph, torch.device(spec.device), logits)
-    kept = [one for one in final if one.name in ensemble.members]
-    for one in kept:
-        target = folder / MEMBERS_FOLDER / member_folder(one.name)
+    ensemble.remember(graph, spec.device, logits)
+    kept = {member_folder(one.name): one for one in final if one.name in ensemble.members}
+    for name, one in kept.items():
+        target = folder / MEMBERS_FOLDER / name
         target.mkdir(parents=True, exist_ok=True)
         write_config(target, one.spec, made)
     ensemble.write(folder)
-    names = {member_folder(one.name) for one in kept}
     for path in (folder / MEMBERS_FOLDER).iterdir():
-        if path.name not in names:
+        if path.name not in kept:
             shutil.rmtree(path)
     lines = [
         line
-        for one in kept
+        for one in kept.values()
         for line in history_lines(one.fitted.replicas, one.fitted.history, member=one.name)
     ]
     write_text(folder / HISTORY_FILE, "\n".join(lines) + "\n")
+    val_score, rows = _describe_members(spec, graph, trained, weights, splits)
     shown = ensemble.choose([0]).explained()[0]
-    fitted = _fitted(spec, graph, ensemble, selected, trained, splits, shown)
-    fitted.logits = logits
-    write_predictions(folder / PREDICTIONS_FILE, graph, fitted, splits, ensemble.temperatures)
-    metrics = _metrics(spec, graph, fitted, splits, ensemble)
-    metrics["explained_member"] = shown
-    metrics["members"] = _rows(spec, graph, trained, weights, splits, fitted)
-    metrics["nodes"] = {
-        part: [int(getattr(split, part).sum()) for split in splits]
-        for part in ("train", "val", "test")
-    }
-    metrics["warnings"] = list(dict.fromkeys(warnings))
-    spent = sum(one.seconds for one in trained) if seconds is None else seconds
-    metrics["seconds"] = spent + time.perf_counter() - started
-    metrics |= extra or {}
-    finish(folder, metrics)
-    return FittedRun(metrics, ensemble, fitted, list(splits), spec)
-
-
-def ensemble_logits(
-    spec: RunSpec, trained: Sequence[TrainedMember], weights: Weights, without: str | None = None
-) -> Tensor:
-    """Return the logits (S, N, C) of the ensemble; NaN for a split without other members.
-
-    Args:
-        without: a member that is left out; the weights of the others then add up to one.
-    """
-    mixed = []
-    for number in spec.splits:
-        parts = [
-            (weight, one.calibrated_logits(place))
-            for one in trained
-            for place, weight in enumerate(weights[one.name])
-            if weight > 0 and one.fitted.replicas[place].split == number and one.name != without
-        ]
-        total = sum(weight for weight, _ in parts)
-        if parts:
-            mixed.append(mix_logits([(weight / total, logits) for weight, logits in parts]))
-        else:
-            mixed.append(torch.full_like(trained[0].fitted.logits[0], math.nan))
-    return torch.stack(mixed)
-
-
-def _fitted(
-    spec: RunSpec,
-    graph: Graph,
-    ensemble: SavedEnsemble,
-    logits: Tensor,
-    trained: Sequence[TrainedMember],
-    splits: Sequence[Split],
-    shown: str,
-) -> Fitted:
-    """Return the ensemble as a training result, with the learning curves of one member."""
-    val = [split.val for split in splits]
-    score, loss = (_val_scores(spec, graph, logits, val), _val_losses(logits, graph.y, val))
-    [history] = [one.fitted.history for one in trained if one.name == shown]
-    seconds = {
-        key: sum(one.fitted.seconds.get(key, 0.0) for one in trained)
-        for key in ("statistics", "training")
-    }
-    return Fitted(
+    [history] = [one.fitted.history for one in kept.values() if one.name == shown]
+    fitted = Fitted(
         replicas=ensemble.replicas,
         done={},
         logits=logits,
-        val_score=torch.tensor(score),
-        val_loss=torch.tensor(loss),
+        val_score=torch.tensor(val_score),
+        val_loss=torch.full((len(splits),), math.nan),
         best_epoch={},
         history=history,
-        seconds=seconds,
+        seconds={
+            key: sum(one.fitted.seconds.get(key, 0.0) for one in final)
+            for key in ("statistics", "training")
+        },
     )
-
-
-def _val_scores(spec: RunSpec, graph: Graph, logits: Tensor, val: Sequence[Array]) -> list[float]:
-    positive = class_number(spec.positive, graph.class_names)
-    return scores(logits, graph.y, val, spec.metric, positive)
-
-
-def _val_losses(logits: Tensor, y: Array, val: Sequence[Array]) -> list[float]:
-    return [
-        log_loss(row[torch.from_numpy(mask)].double().log_softmax(dim=-1).numpy(), y[mask])
-        for row, mask in zip(logits, val, strict=True)
-    ]
+    write_predictions(folder / PREDICTIONS_FILE, graph, fitted, splits, ensemble.temperatures)
+    metrics = _metrics(spec, graph, fitted, splits, ensemble)
+    metrics |= {"explained_member": shown, "members": rows, **(extra or {})}
+    finish(folder, metrics)
+    return FittedRun(metrics, ensemble, fitted, list(splits), spec)
 
 
 def _metrics(
@@ -225,41 +177,57 @@ def _metrics(
     return metrics | {"config": spec.as_dict()}
 
 
-def _rows(
+def _describe_members(
     spec: RunSpec,
     graph: Graph,
     trained: Sequence[TrainedMember],
     weights: Weights,
     splits: Sequence[Split],
-    fitted: Fitted,
-) -> list[dict[str, Any]]:
-    """Return every trained member with its weight and contribution, the heaviest first.
+) -> tuple[list[float], list[dict[str, Any]]]:
+    """Return the validation score of each split, and every trained member, the heaviest first.
 
-    The contribution is the validation score of the ensemble minus that without the member, over
-    the splits where others have weight; None without such a split.
+    The contribution of a member is the ensemble's validation score minus that without the member,
+    averaged over the splits where others have weight; None without such a split.
     """
-    val, rows = [split.val for split in splits], []
-    for one in trained:
-        weight = sum(weights[one.name]) / len(splits)
-        contribution: float | None = 0.0
-        if weight:
-            others = ensemble_logits(spec, trained, weights, without=one.name)
-            known = [at for at, row in enumerate(others) if not row.isnan().any()]
-            masks = [val[at] for at in known]
-            lost = _val_scores(spec, graph, others[known], masks)
-            gains = [
-                float(fitted.val_score[at]) - score for at, score in zip(known, lost, strict=True)
-            ]
-            contribution = float(np.mean(gains)) if gains else None
-        rows.append(
-            {
-                "name": one.name,
-                "model": one.member.model,
-                "settings": {key: to_plain(value) for key, value in one.member.settings.items()},
-                "weight": weight,
-                "val_score": float(one.fitted.val_score.mean()),
-                "contribution": contribution,
-                "seconds": one.seconds,
-            }
-        )
-    return sorted(rows, key=lambda row: -row["weight"])
+    val_score: list[float] = []
+    gains: dict[str, list[float]] = {one.name: [] for one in trained}
+    for number, split in zip(spec.splits, splits, strict=True):
+        nodes = torch.from_numpy(np.flatnonzero(split.val))
+        parts = [
+            (one.name, weights[one.name][place], one.calibrated_logits(place)[nodes])
+            for one, place in _candidates(trained, number)
+            if weights[one.name][place] > 0
+        ]
+        reached = _score(spec, graph, split, [(weight, row) for _, weight, row in parts])
+        val_score.append(reached)
+        for name, gain in gains.items():
+            others = [(weight, row) for other, weight, row in parts if other != name]
+            if others:
+                is_used = len(others) < len(parts)
+                gain.append(reached - _score(spec, graph, split, others) if is_used else 0.0)
+    rows = [
+        {
+            "name": one.name,
+            "model": one.member.model,
+            "settings": {key: to_plain(value) for key, value in one.member.settings.items()},
+            "weight": sum(weights[one.name]) / len(splits),
+            "val_score": float(one.fitted.val_score.mean()),
+            "contribution": float(np.mean(gains[one.name])) if gains[one.name] else None,
+            "seconds": one.seconds,
+        }
+        for one in trained
+    ]
+    return val_score, sorted(rows, key=lambda row: -row["weight"])
+
+
+def _score(
+    spec: RunSpec, graph: Graph, split: Split, parts: Sequence[tuple[float, Tensor]]
+) -> float:
+    """Score weights and logits of the validation nodes of a split; weights need not add up."""
+    total, positive = (
+        sum(weight for weight, _ in parts),
+        class_number(spec.positive, graph.class_names),
+    )
+    mixed = mix_logits([(weight / total, logits) for weight, logits in parts])[None]
+    labels = graph.y[split.val]
+    return scores(mixed, labels, [np.ones(labels.size, bool)], spec.metric, positive)[0]

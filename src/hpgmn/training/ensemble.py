@@ -228,6 +228,10 @@ class SavedEnsemble:
         """Fit the temperatures of logits (R, N, C) to validation nodes, R masks."""
         self.temperatures = fit_temperatures(logits, y, val)
 
+    def remember(self, graph: Graph, device: torch.device | str, logits: Tensor) -> None:
+        """Keep the logits (R, N, C) of a graph that are known already."""
+        self._latest = (graph, torch.device(device), logits)
+
     def require_stages(self) -> None:
         """Refuse an ensemble with a member that cannot predict on a graph."""
         for model in self.members.values():
@@ -280,7 +284,7 @@ class SavedEnsemble:
                 parts[replica.split].append((weight, row / temperature))
         mixed = torch.stack([mix_logits(parts[split]) for split in self.splits])
         if nodes is None:
-            self._latest = (graph, where, mixed)
+            self.remember(graph, device, mixed)
         return mixed
 
     def mean_probabilities(
