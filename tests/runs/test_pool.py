@@ -98,8 +98,10 @@ def test_a_member_that_fails_is_skipped_and_named(start, caplog):
     assert "atches cannot have" in result.rows[0]["failure"]
     assert result.best().name == "mlp"
     assert "'wrong'" in caplog.text
-    with pytest.raises(HPGMNError, match="atches cannot have"):
-        train_pool(start("other"), [wrong])
+    for limit in (None, 9.0):
+        with pytest.raises(HPGMNError, match="atches cannot have") as error:
+            train_pool(start(f"other-{limit}"), [wrong], time_limit=limit)
+        assert error.value.message.startswith("No member") == (limit is not None)
 
 
 def slow_clock(monkeypatch):

@@ -37,11 +37,16 @@ def mask(*nodes):
 
 
 def test_a_split_with_all_classes_is_fine(graph):
-    assert check_split(graph, Split(mask(0, 1, 2), mask(3), mask(4, 5)), 0) == []
+    assert check_split(graph, Split(mask(0, 1, 2), mask(3, 4), mask(5)), 0) == []
 
 
 def test_test_nodes_are_not_needed(graph):
-    assert check_split(graph, Split(mask(0, 1, 2), mask(3), NOTHING), 0) == []
+    assert check_split(graph, Split(mask(0, 1, 2), mask(3, 4), NOTHING), 0) == []
+
+
+def test_validation_nodes_of_one_class_are_named(graph):
+    [line] = check_split(graph, Split(mask(0, 1, 2), mask(4), mask(3, 5)), 7)
+    assert line.startswith("Split 7: all validation nodes are of class green")
 
 
 @pytest.mark.parametrize(
@@ -63,13 +68,13 @@ def test_one_class_cannot_be_told_from_itself(graph):
 
 
 def test_classes_without_train_nodes_are_named(graph):
-    (line,) = check_split(graph, Split(mask(0, 1), mask(2), NOTHING), 7)
+    (line,) = check_split(graph, Split(mask(0, 1), mask(2, 3), NOTHING), 7)
     assert line == "Split 7: no train node of class blue; it can never be predicted well."
 
 
 def test_a_class_that_nobody_has_is_named_too():
     graph = graph_of([0, 1, 0, 1, 0, 1], [], class_names=["a", "b", "c", "d"])
-    (line,) = check_split(graph, Split(mask(0, 1), mask(2), NOTHING), 0)
+    (line,) = check_split(graph, Split(mask(0, 1), mask(2, 3), NOTHING), 0)
     assert "class c, d;" in line
 
 

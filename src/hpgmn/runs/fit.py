@@ -191,13 +191,14 @@ class Training:
             checked = check_run(spec, graph)
             for line in checked[1]:
                 logger.warning(line)
-        started = time.perf_counter() - _elapsed(folder / STATE_FOLDER)
+        started = time.perf_counter()
         reset_peak_memory(spec.device)
         changed = record_environment(
             folder, spec, made or run_environment(graph, spec.splits, spec.device)
         )
         for line in changed:
             logger.warning(line)
+        started -= _elapsed(folder / STATE_FOLDER)
         listed = list(dict.fromkeys([*warnings, *checked[1], *changed]))
         return cls(spec, graph, folder, checked[0], listed, started, **callbacks)
 
@@ -346,7 +347,8 @@ def state_identity(
 ) -> str:
     """Return the identity under which states of a training are saved and resumed.
 
-    States written before 0.2 keep their original identity, which contains the version.
+    States of an earlier version keep their identity: it lacks the settings that were added since,
+    and before 0.2 it contains the version.
 
     Args:
         content: what determines the result besides the specification.
@@ -358,7 +360,14 @@ def state_identity(
     recorded = _recorded_identity(folder / STATE_FOLDER)
     if recorded in (None, identity):
         return identity
-    about["version"] = read_yaml(folder / CONFIG_FILE).get("version")
+    config = read_yaml(folder / CONFIG_FILE)
+    known = config.get("settings") or {}
+    settings = about["settings"].items()
+    about["settings"] = {name: value for name, value in settings if name in known}
+    earlier = json_digest([about, *content])
+    if recorded == earlier:
+        return earlier
+    about["version"] = config.get("version")
     earlier = json_digest([about, *earlier_content()])
     return earlier if recorded == earlier else identity
 

@@ -7,6 +7,7 @@ import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,8 @@ from hpgmn.base.files import (
     write_error,
     write_text,
 )
-from hpgmn.base.settings import read_yaml
+from hpgmn.base.settings import make_settings, read_yaml, settings_dict
+from hpgmn.models import find_model
 from hpgmn.runs.outputs import read_metrics, write_metrics
 from hpgmn.runs.spec import CONFIG_FILE, RunSpec, changes, read_spec
 from hpgmn.training.ensemble import ENSEMBLE_FILE, MEMBERS_FOLDER
@@ -66,10 +68,12 @@ def record_environment(folder: Path, spec: RunSpec, now: Mapping[str, Any]) -> l
     A resumed run keeps its original record.
     """
     before = read_yaml(folder / CONFIG_FILE) if (folder / CONFIG_FILE).exists() else {}
-    if "made_with" in before and any((folder / STATE_FOLDER).rglob("state*.safetensors")):
+    is_resumed = any((folder / STATE_FOLDER).rglob("state*.safetensors"))
+    if "made_with" in before and is_resumed:
         return changes(before, now)
     if before.get("made_with") != now:
-        write_config(folder, spec, now)
+        settings = before.get("settings", spec.settings) if is_resumed else spec.settings
+        write_config(folder, replace(spec, settings=settings), now)
     return []
 
 
@@ -200,7 +204,7 @@ def _is_empty(folder: Path) -> bool:
 
 def _refuse_other(folder: Path, before: RunSpec, spec: RunSpec) -> None:
     """Refuse to continue a run with options other than its first."""
-    old, new = (_requested(one) for one in (before, spec))
+    old, new = (_requested(one, spec.model) for one in (before, spec))
     changed = [
         f"{name} ({old.get(name)}, now {new.get(name)})"
         for name in dict.fromkeys([*old, *new])
@@ -213,10 +217,17 @@ def _refuse_other(folder: Path, before: RunSpec, spec: RunSpec) -> None:
         )
 
 
-def _requested(spec: RunSpec) -> dict[str, Any]:
-    """Return the options of a run by name, without what it selects itself and its time limit."""
+def _requested(spec: RunSpec, model: str) -> dict[str, Any]:
+    """Return the options of a run by name, without what it selects itself and its time limit.
+
+    Args:
+        model: that of the command, whose code may be imported.
+    """
     options: dict[str, Any] = spec.as_dict()
     settings: dict[str, Any] = options.pop("settings")
+    if spec.model == model:  # an earlier version had fewer settings
+        with suppress(HPGMNError):
+            settings = settings_dict(make_settings(find_model(model).settings, settings))
     selection = dict(options.pop("selection", {}))
     selection.pop("time_limit", None)
     if "portfolio" in selection:

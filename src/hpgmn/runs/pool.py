@@ -91,9 +91,10 @@ def _train_portfolio(training: Training) -> FittedRun:
     members, note = selected_members(spec.selection, graph, spec.graph)
     limit = float(spec.selection["time_limit"])
     splits = count_noun(len(spec.splits), "split")
+    within = f"{limit * EPOCHS_PER_SECOND:g} epochs" if spec.deterministic else f"{limit:g} seconds"
     training.notify(
         f"Training up to {count_noun(len(members), 'member')} of the portfolio on {splits} within "
-        f"{limit:g} seconds."
+        f"{within}."
     )
     if note is not None:
         training.notify(note)
@@ -109,7 +110,10 @@ def _train_portfolio(training: Training) -> FittedRun:
         "note": note,
         "members": pool.rows,
     }
-    extra: dict[str, Any] = {"interrupted": True} if pool.is_interrupted else {}
+    extra: dict[str, Any] = {}
+    if pool.is_interrupted:
+        extra["interrupted"] = True
+        training = replace(training, should_stop=lambda: False)  # once is enough
     if spec.selection["portfolio"] == "single":
         best = pool.best()
         content["chosen"] = best.member.name
@@ -196,6 +200,8 @@ def train_pool(
         rows.append(row)
         if result is not None:
             trained.append(result)
+    if not trained and time_limit is None and work.errors:
+        raise work.errors[0]
     if not trained:
         raise HPGMNError(
             f"No member can be trained on '{training.graph.name}'. {rows[0]['name']}: "
@@ -224,6 +230,7 @@ class _PoolWork:
         self.states.mkdir(exist_ok=True)
         self.schedule = _read_schedule(self.states / SCHEDULE_FILE)
         self.is_interrupted = False
+        self.errors: list[HPGMNError] = []
         self.best = -math.inf  # the best mean validation score so far
         self.counts_epochs = training.spec.deterministic
         self.limit: float = math.inf
@@ -283,6 +290,7 @@ class _PoolWork:
             result = self._fit(member, row)
         except HPGMNError as error:
             row["failure"] = str(error)
+            self.errors.append(error.with_traceback(None))
             row["seconds"], row["epochs"] = time.perf_counter() - started, self.epochs - before
             level = logging.INFO if isinstance(error, _StoppedMemberError) else logging.WARNING
             logger.log(level, "Skipping '%s': %s", member.name, error)
