@@ -5,6 +5,7 @@ import sys
 from types import SimpleNamespace
 
 import numpy as np
+import pytest
 import torch
 
 from hpgmn.base import machine
@@ -45,3 +46,15 @@ def test_peak_memory_is_in_megabytes():
     after = peak_memory_mb("cpu")
     assert block.sum() > 0
     assert 20 < before <= after < before + 400
+
+
+def test_one_thread_is_restored():
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(2)
+        with pytest.raises(ValueError, match="inside"), machine.one_thread():
+            assert torch.get_num_threads() == 1
+            raise ValueError("inside")
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)

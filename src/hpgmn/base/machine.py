@@ -6,7 +6,8 @@ import gc
 import math
 import platform
 import sys
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -108,3 +109,16 @@ def peak_memory_mb(device: str) -> float:
 
         unit = 1 if sys.platform == "darwin" else 1024
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e6
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Let torch compute with one thread: small arrays wait longer for others than they take."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

@@ -10,6 +10,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from hpgmn.base.machine import one_thread
 from hpgmn.base.metrics import Metric, class_loss
 from hpgmn.models.stage import ModelEntry, TrainingStage, TrainingTask, require_packages
 from hpgmn.training.state import (
@@ -55,11 +56,12 @@ def run_rounds(
             if not current.live:
                 break
         row = torch.full((len(HISTORY), replicas), math.nan)
-        for number in current.live:
-            loss, logits, labels = rounds.update(number)
-            valid = torch.ones_like(labels, dtype=torch.bool)
-            values = (loss, class_loss(logits, labels, valid), metric(logits, labels, valid))
-            row[:, number] = torch.cat(values)
+        with one_thread():
+            for number in current.live:
+                loss, logits, labels = rounds.update(number)
+                valid = torch.ones_like(labels, dtype=torch.bool)
+                values = (loss, class_loss(logits, labels, valid), metric(logits, labels, valid))
+                row[:, number] = torch.cat(values)
         current.epoch += 1
         live = torch.tensor(current.live)
         loss, val_loss, score = row[:, live]

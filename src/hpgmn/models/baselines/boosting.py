@@ -90,6 +90,7 @@ class BoostingRounds:
         self._class_weights = task.class_weights
         self._boosters: list[Booster] = []
         self._rows: list[Array] = []
+        self._threads: list[int] = []
         self._iterations: list[list[int]] = []
         self._scores: list[Array] = []
         self._labels: list[tuple[Tensor, Tensor]] = []
@@ -109,6 +110,7 @@ class BoostingRounds:
             )
             self._boosters.append(lightgbm.Booster(parameters, data))
             self._rows.append(rows)
+            self._threads.append(_threads(rows.size))
             self._iterations.append([])
             self._scores.append(np.zeros((both.size, self._trees)))
             self._labels.append((torch.from_numpy(train[nodes]), torch.from_numpy(val[others])))
@@ -122,13 +124,12 @@ class BoostingRounds:
         number = booster.current_iteration()
         booster.update()
         if booster.current_iteration() > number:  # no further split changes nothing
-            rows = self._rows[replica]
             sums: Any = booster.predict(
-                rows,
+                self._rows[replica],
                 start_iteration=number,
                 num_iteration=1,
                 raw_score=True,
-                num_threads=_threads(rows.size),
+                num_threads=self._threads[replica],
             )
             scores += sums.reshape(scores.shape)
         self._iterations[replica].append(booster.current_iteration())

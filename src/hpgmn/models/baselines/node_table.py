@@ -20,6 +20,7 @@ import scipy.sparse as sp
 import torch
 
 from hpgmn.base.files import array_digest
+from hpgmn.base.machine import one_thread
 from hpgmn.base.randomness import signs, text_keys
 from hpgmn.base.sparse import transition
 from hpgmn.graph import Array, Graph
@@ -284,10 +285,13 @@ def _reduce(matrix: sp.csr_array, dim: int, name: str) -> dict[str, Array]:
     part = sp.csr_array(matrix[:, chosen]).astype(np.float64)
     count = min(dim + _EXTRA, *part.shape)
     keys = text_keys(chosen.astype(np.str_))
-    vectors = np.linalg.qr(signs(keys, 0, count).double().numpy())[0]
-    for _ in range(_ITERATIONS):
-        vectors = np.linalg.qr(part.T @ (part @ vectors))[0]
-    _, sizes, rotation = np.linalg.svd(part @ vectors, full_matrices=False)
+    with one_thread():
+        vectors = _orthogonal(signs(keys, 0, count).double().numpy())
+        for _ in range(_ITERATIONS):
+            vectors = _orthogonal(part.T @ (part @ vectors))
+        products = torch.from_numpy(part @ vectors)
+        parts = torch.linalg.svd(products, full_matrices=False)
+    sizes, rotation = parts.S.numpy(), parts.Vh.numpy()
     vectors = (vectors @ rotation.T)[:, : min(dim, count)]
     sizes = sizes[: vectors.shape[1]]
     vectors[:, sizes <= 1e-6 * sizes.max(initial=0.0)] = 0  # of an arbitrary direction
@@ -296,6 +300,10 @@ def _reduce(matrix: sp.csr_array, dim: int, name: str) -> dict[str, Array]:
     basis = np.zeros((chosen.size, dim))
     basis[:, : vectors.shape[1]] = vectors.astype(np.float16)
     return {f"{name}_columns": chosen, f"{name}_basis": basis}
+
+
+def _orthogonal(vectors: Array) -> Array:
+    return np.asarray(torch.linalg.qr(torch.from_numpy(vectors)).Q.numpy())
 
 
 def _node_vectors(statistics: LocalStatistics, bases: Bases, mode: str) -> Array:
