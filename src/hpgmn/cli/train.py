@@ -290,7 +290,8 @@ def print_comparison(content: Mapping[str, Any]) -> None:
             )
             for row in content["rows"]
         ],
-        title=f"{content['graph']}: {metric} %, {count_noun(splits * seeds, 'run')} each",
+        title=f"{content['graph']}: {metric} %, {count_noun(splits * seeds, 'run')} each"
+        + (", refit" if content.get("refit") else ""),
     )
     if splits > 1:
         say(

@@ -17,19 +17,25 @@ _TABLE_OPTIONS = {"split": "split-column", "categories": "category"}
 def train_command(config: Mapping[str, Any]) -> list[str]:
     """Return the words of the command line that repeats a run."""
     words = ["hpgmn", "train", str(config["graph"])]
-    is_ensemble = config["model"] == ENSEMBLE
+    is_ensemble, selection = config["model"] == ENSEMBLE, mapping(config.get("selection"))
     words += [] if is_ensemble else ["--model", str(config["model"])]
     words += ["--metric", str(config["metric"])]
     words += ["--splits", ",".join(str(split) for split in config["splits"])]
     words += ["--seeds", str(config["seeds"])]
-    for name in ("positive", "protocol", "device"):
+    for name in ("first_seed", "positive", "protocol", "device"):
         if config.get(name):
-            words += [f"--{name}", str(config[name])]
+            words += [f"--{name.replace('_', '-')}", str(config[name])]
     for name, value in mapping(config.get("tables")).items():
         words += _table_options(name, value)
-    for name, value in config["settings"].items():
+    settings = mapping(selection.get("settings")) if is_ensemble else config["settings"]
+    for name, value in settings.items():
         words += ["--set", f"{name}={format_setting(value)}"]
-    words += ["--ensemble"] if is_ensemble else []
+    if is_ensemble:
+        members, limit = selection.get("members"), selection.get("time_limit")
+        words += ["--members", ",".join(members)] if members else []
+        words += [] if limit is None else ["--time-limit", f"{limit:g}"]
+        words.append("--ensemble")
+    words += ["--refit"] if config.get("refit") else []
     return [*words, "--no-calibration"] if config.get("calibrate") is False else words
 
 

@@ -282,7 +282,7 @@ def _train_unfinished(
 
 def _other_runs(folder: Path, runs: Sequence[Metrics]) -> list[dict[str, Any]]:
     """Return the metrics of other finished models in the folder that used the same splits."""
-    keys = ("graph", "metric", "positive", "splits", "seeds")
+    keys = ("graph", "metric", "positive", "splits", "seeds", "refit")
     others = []
     for path in sorted(folder.glob(f"[!.]*/{METRICS_FILE}")):
         try:
@@ -358,6 +358,7 @@ def comparison(runs: Sequence[Metrics]) -> dict[str, Any]:
         "positive": first.get("positive"),
         "splits": first["splits"],
         "seeds": first["seeds"],
+        **({"refit": True} if first.get("refit") else {}),
         "reference": name,
         "rows": rows,
     }
