@@ -41,8 +41,9 @@ def test_command_of_an_ensemble_names_no_model_and_no_settings():
         *("hpgmn", "train", "g", "--metric", "roc_auc", "--splits", "0,1", "--seeds", "2"),
         "--ensemble",
     ]
-    more = {"selection": {"time_limit": 60.0, "settings": {"lr": 0.1}}, "refit": True}
+    selection = {"time_limit": 60.0, "settings": {"lr": 0.1}, "members": ["a", "b"]}
+    more = {"selection": selection, "refit": True}
     assert train_command(config | {"settings": {}, "first_seed": 5} | more)[7:] == [
         *("--seeds", "2", "--first-seed", "5", "--set", "lr=0.1"),
-        *("--time-limit", "60", "--ensemble", "--refit"),
+        *("--members", "a,b", "--time-limit", "60", "--ensemble", "--refit"),
     ]

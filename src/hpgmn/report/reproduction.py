@@ -31,8 +31,10 @@ def train_command(config: Mapping[str, Any]) -> list[str]:
     for name, value in settings.items():
         words += ["--set", f"{name}={format_setting(value)}"]
     if is_ensemble:
-        limit = selection.get("time_limit")
-        words += ([] if limit is None else ["--time-limit", f"{limit:g}"]) + ["--ensemble"]
+        members, limit = selection.get("members"), selection.get("time_limit")
+        words += ["--members", ",".join(members)] if members else []
+        words += [] if limit is None else ["--time-limit", f"{limit:g}"]
+        words.append("--ensemble")
     words += ["--refit"] if config.get("refit") else []
     return [*words, "--no-calibration"] if config.get("calibrate") is False else words
 
