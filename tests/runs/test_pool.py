@@ -92,6 +92,14 @@ def test_a_member_far_behind_at_a_rung_is_stopped(start, monkeypatch):
     assert [one.name for one in result.trained] == ["mlp"]
 
 
+def test_a_member_is_compared_while_its_encoder_is_trained(start, monkeypatch):
+    monkeypatch.setattr(pool, "RUNGS", {3: -1.0})
+    alike = Member("alike", "hpgmn-gcn", {"epochs": 6, "pretraining_epochs": 6, "hidden_dim": 6})
+    result = train_pool(start(), [MEMBERS[0], alike], time_limit=1000.0)
+    assert "after 3 epochs" in result.rows[1]["failure"]
+    assert result.rows[1]["epochs"] == 2  # the third is the last
+
+
 def test_a_member_that_fails_is_skipped_and_named(start, caplog):
     wrong = Member("wrong", "hpgmn", {"batch_size": 4, "statistics": ("neighbor_attributes",)})
     result = train_pool(start(), [wrong, MEMBERS[0]])

@@ -40,13 +40,14 @@ from hpgmn.training.state import read_spent
 logger = logging.getLogger(__name__)
 
 RUNGS = dict(zip(replicas.RUNGS, (0.25, 0.12, 0.06), strict=True))
-"""Epochs of the last stage at which a member is stopped if its best validation score so far is
+"""Epochs of a stage at which a member is stopped if its best validation score so far is
 lower than the best of earlier members there by more than this."""
 MEMBER_SHARE = 0.5
 """A member finishes after this share of the time limit."""
 EPOCHS_PER_SECOND = 20
 """With deterministic algorithms a second of the time limit stands for so many epochs."""
 SCHEDULE_FILE = "schedule.json"
+_COMPARED = ("pretraining", "main")  # stages whose validation scores are those of a whole model
 
 
 def fit_spec(spec: RunSpec, graph: Graph, folder: Path, **options: Any) -> FittedRun:
@@ -344,7 +345,7 @@ class _PoolWork:
         """Return what is called after each epoch of a member."""
 
         def on_epoch(now: Progress) -> None:
-            is_rung = now.stage == "main" and now.batch == 0 and now.epoch in RUNGS
+            is_rung = now.stage in _COMPARED and now.batch == 0 and now.epoch in RUNGS
             if is_rung and not row["val_score"]:
                 self._check_rung(row, now)
             if self.training.report is not None:
@@ -367,7 +368,7 @@ class _PoolWork:
         rung, score = str(now.epoch), now.val_score
         others = [other["rungs"].get(rung) for other in self.schedule.values() if other is not row]
         best = max((other for other in others if other is not None), default=-math.inf)
-        row["rungs"][rung] = score
+        row["rungs"][rung] = max(score, row["rungs"].get(rung, score))
         self._write_schedule()
         if score < best - RUNGS[now.epoch]:
             raise _StoppedMemberError(
