@@ -43,8 +43,8 @@ def demo(
     started = time.perf_counter()
     metrics: dict[str, dict[str, Any]] = {}
     with monitored() as callbacks:
-        options: dict[str, Any] = {"splits": [0, 1], "overwrite": _is_demo(out_folder, path)}
-        options |= callbacks
+        options: dict[str, Any] = {"splits": [0, 1], "metric": "accuracy", **callbacks}
+        options["overwrite"] = _is_demo(out_folder, path)
         metrics["hpgmn"] = train(graph, model="hpgmn", out=out_folder, **options).metrics
         options["report"] = False
         for name in _BASELINES:
