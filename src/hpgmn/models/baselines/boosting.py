@@ -20,7 +20,6 @@ from hpgmn.graph import Array, Graph
 from hpgmn.models.baselines.booster_text import clean_booster
 from hpgmn.models.baselines.node_table import (
     RAW_ATTRIBUTES,
-    check_bases,
     columns,
     label_free_rows,
     label_rows,
@@ -226,8 +225,6 @@ class Boosting(nn.Module):
             self._bases = {
                 name: value[0].cpu().numpy() for name, value in stored.items() if name != _TEXT
             }
-            width = task.statistics.width or graph.num_nodes
-            check_bases(self._bases, settings, graph.num_features, width)
             self.columns = columns(graph, settings, self._bases, _class_names(task))
             self._boosters = [
                 _read_booster(row.cpu().numpy().tobytes(), len(self.columns), trees)
