@@ -27,14 +27,7 @@ from hpgmn.models.baselines.node_table import (
     modes_of,
 )
 from hpgmn.models.layers import Output
-from hpgmn.models.stage import (
-    READ_NODES,
-    ModelEntry,
-    Parameters,
-    TrainingStage,
-    TrainingTask,
-    require_packages,
-)
+from hpgmn.models.stage import READ_NODES, ModelEntry, Parameters, TrainingStage, TrainingTask
 from hpgmn.statistics.operators import take_nodes
 
 if TYPE_CHECKING:
@@ -76,13 +69,22 @@ class BoostingSettings(FitSettings):
     )
 
 
+def _import_lightgbm() -> Any:
+    try:
+        import lightgbm
+    except ImportError:
+        raise HPGMNError(
+            "The model boosting needs the package lightgbm, which is not installed.",
+            "Run pip install lightgbm",
+        ) from None
+    return lightgbm
+
+
 class BoostingRounds:
     """Trains the boosters of R replicas, one tree per class and round."""
 
     def __init__(self, task: TrainingTask) -> None:
-        require_packages(ENTRY)
-        import lightgbm
-
+        lightgbm = _import_lightgbm()
         self._trees = trees_per_round(task.num_classes)
         self._bases = make_bases(task.statistics, task.settings[0])
         fixed = label_free_rows(task.statistics, task.settings[0], self._bases)
@@ -217,7 +219,6 @@ class Boosting(nn.Module):
             self.register_parameter(name, nn.Parameter(value, requires_grad=False))
         if not stored:
             return
-        require_packages(ENTRY)
         settings, graph = task.settings[0], task.graph
         trees = trees_per_round(task.num_classes)
         try:
@@ -283,8 +284,7 @@ class Boosting(nn.Module):
 @lru_cache(maxsize=_KEPT)
 def _read_booster(stored: bytes, width: int, trees: int) -> Booster:
     """Read a booster from its compressed text."""
-    import lightgbm
-
+    lightgbm = _import_lightgbm()
     reader = zlib.decompressobj()
     text = reader.decompress(stored, _MOST_BYTES).decode("ascii")
     if not reader.eof:
@@ -327,5 +327,4 @@ ENTRY = ModelEntry(
     _floats,
     tied=("adjacency",),
     rounds=BoostingRounds,
-    packages=("lightgbm",),
 )
