@@ -290,9 +290,10 @@ def _read_booster(stored: bytes, width: int, trees: int) -> Booster:
     if not reader.eof:
         raise ValueError("incomplete text")
     try:
-        return lightgbm.Booster(model_str=clean_booster(text, width, trees))
+        booster: Booster = lightgbm.Booster(model_str=clean_booster(text, width, trees))
     except lightgbm.basic.LightGBMError as error:
         raise ValueError(str(error)) from None
+    return booster
 
 
 def _class_names(task: TrainingTask) -> Sequence[str]:
