@@ -179,7 +179,7 @@ def task_of(graph, settings, seeds=(0, 1, 2)):
     return make_task(graph, replicas, [(split.train, split.val)] * len(seeds), "cpu")
 
 
-BESIDE = replace(TINY, statistics=("attributes", "class_counts", "message_passing"), mp_start=2.0)
+BESIDE = replace(TINY, statistics=("attributes", "class_counts", "message_passing"))
 
 
 @pytest.mark.parametrize("settings", [TINY, BESIDE], ids=["alone", "beside others"])
@@ -216,28 +216,6 @@ def test_other_labels_than_those_trained_on_change_nothing(wild_graph):
         state = train(task_of(graph, replace(BESIDE, label_confidence=1.0)), ENTRY)
         found.append(state.history["main"]["loss"])
     assert torch.equal(*found)
-
-
-def test_the_gate_starts_at_message_passing(wild_graph):
-    inputs = links(wild_graph, BESIDE)
-    model = HPGMN({name: inputs[name].width for name in inputs}, 4, BESIDE)
-    initialise(model, torch.tensor([1]))
-    assert model.gate.logits.tolist() == [[0.0, 0.0, 2.0]]
-
-
-def test_the_other_statistics_of_some_nodes_are_dropped(wild_graph):
-    settings = replace(BESIDE, mp_solo=0.5)
-    inputs = links(wild_graph, settings, settings)
-    model = HPGMN({name: inputs[name].width for name in inputs}, 4, settings, replicas=2)
-    initialise(model, torch.tensor([1, 2]))
-    noise = Noise(torch.tensor([stable_key(1), stable_key(2)]), 1)
-    kept = noise.keep("solo", (wild_graph.num_nodes, 1), DropRate([0.5] * 2))
-    assert 0 < kept.sum() < kept.numel()
-    found = model.query(inputs, noise)
-    model.solo_rate = DropRate([0.0] * 2)
-    whole = model.query(inputs, noise)
-    assert torch.equal(found[..., :8], whole[..., :8] * kept)
-    assert torch.equal(found[..., 8:], whole[..., 8:])
 
 
 def test_batches_are_refused_with_hops_as_the_remedy():

@@ -175,11 +175,7 @@ class HPGMN(MemoryModel):
             for name in widths
         }
         self.drop_rate = DropRate([replica.dropout for replica in each], device)
-        passing = [name for name in widths if base_name(name) == "message_passing"]
-        self.solo_rate = DropRate([replica.mp_solo for replica in each], device)
-        self.dropped_names = set(widths) - set(passing) if passing else set()
-        starts = [first.mp_start * (name in passing) for name in widths]
-        self.gate = Gate(len(each), len(widths), starts) if first.gate else None
+        self.gate = Gate(len(each), len(widths)) if first.gate else None
         self.head = MemoryHead(
             len(each),
             len(widths) * first.hidden_dim,
@@ -218,8 +214,6 @@ class HPGMN(MemoryModel):
                 part = functional.normalize(part, dim=-1)
             if weights is not None:
                 part = part * weights[:, number, None, None]
-            if noise is not None and name in self.dropped_names:
-                part = part * noise.keep("solo", (part.shape[1], 1), self.solo_rate)
             parts.append(part)
         return torch.cat(parts, dim=-1)
 

@@ -214,17 +214,17 @@ class Gate(Initialised):
     """A learned softmax over choices, scaled so that a uniform gate changes nothing.
 
     Args:
-        start: initial value of all logits, or of each.
+        start: initial value of all logits.
     """
 
-    def __init__(self, replicas: int, choices: int, start: float | Sequence[float] = 0.0) -> None:
+    def __init__(self, replicas: int, choices: int, start: float = 0.0) -> None:
         super().__init__()
-        self._start = torch.tensor(start).expand(choices)
-        self.logits = nn.Parameter(self._start.repeat(replicas, 1))
+        self.logits = nn.Parameter(torch.full((replicas, choices), start))
+        self._start = start
 
     @override
     def reset_parameters(self, noise: Noise, place: str) -> None:
-        self.logits.copy_(self._start)
+        self.logits.fill_(self._start)
 
     def forward(self) -> Tensor:
         """(R, choices), mean 1."""

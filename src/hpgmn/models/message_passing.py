@@ -33,12 +33,6 @@ class MessagePassingSettings:
         "a linear layer on all of them",
         choices=("none", "max", "concat"),
     )
-    mp_start: float = setting(
-        0.0, "message passing: initial logit of its gate, 0 for the other statistics", low=0.0
-    )
-    mp_solo: float = dropout_setting(
-        0.0, "message passing: share of nodes whose other statistics are dropped in a training step"
-    )
     message_passing_dropout: float = dropout_setting(
         0.0, "dropout of whole columns of the attributes that message passing reads"
     )

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from importlib.util import find_spec
 from typing import Any, Protocol, TypeAlias, TypeVar
 
 import numpy as np
@@ -247,7 +246,6 @@ class ModelEntry:
         tied: statistics the model always reads whose columns are the nodes trained on.
         rounds: what trains the model if not the gradients of its stages: its only stage, "main",
             then has the parameters that it returns.
-        packages: those it imports that may be missing.
         source: a digest of the code behind a custom model; empty for built-in models.
         summary: one line; a built-in model's is in the registry.
         citation: the paper; a built-in model's is in the registry.
@@ -260,7 +258,6 @@ class ModelEntry:
     optional: Mapping[str, Callable[[Any], bool]] = field(default_factory=dict)
     tied: tuple[str, ...] = ()
     rounds: Callable[[TrainingTask], Rounds] | None = None
-    packages: tuple[str, ...] = ()
     source: str = ""
     summary: str = ""
     citation: str = ""
@@ -272,21 +269,6 @@ class ModelEntry:
             for name, build in self.stages.items()
             if name not in self.optional or self.optional[name](settings)
         }
-
-
-def missing_package(entry: ModelEntry) -> str | None:
-    """Return the name of a package that the model needs and that is not installed."""
-    return next((name for name in entry.packages if find_spec(name) is None), None)
-
-
-def require_packages(entry: ModelEntry) -> None:
-    """Raise HPGMNError if a package that the model needs is missing."""
-    missing = missing_package(entry)
-    if missing is not None:
-        raise HPGMNError(
-            f"The model {entry.name} needs the package {missing}, which is not installed.",
-            f"Run pip install {missing}",
-        )
 
 
 def main_stage(

@@ -35,7 +35,6 @@ Space = Mapping[str, Sequence[Any]]
 VARIANTS = 3
 """How many planned trials in a row share their shapes, and so are trained as one batch."""
 
-_DIRECTIONS = ("neighbors", "out_share")
 _KINDS = {
     "webkb": ("texas", "wisconsin", "cornell", "cornell-geomgcn"),
     "citation": ("cora", "citeseer", "pubmed"),
@@ -81,7 +80,7 @@ def space_for(model: str, graph: str) -> Space:
     """Return the values to try for a model on a graph, by the graph's kind.
 
     >>> space_for("hpgmn", "texas")["neighbors"], space_for("mlp", "texas")["layers"]
-    (['undirected', 'out', 'in'], [2, 3])
+    (['undirected', 'out'], [2, 3])
     """
     content, kind = _content("spaces.yaml"), kind_of(graph)
     spaces = content["hpgmn"].get(model)
@@ -114,24 +113,16 @@ def literature(model: str, graph: str) -> dict[str, Any]:
 def sample_trials(
     model: str, space: Space, structures: int, each: int, seed: int
 ) -> list[dict[str, Any]]:
-    """Draw random settings: structures, and for each some variants that share its shapes.
-
-    Directions of edges take turns instead, so that a few trials try all of them.
-    """
+    """Draw random settings: structures, and for each some variants that share its shapes."""
     draw = random.Random(seed)
     free = per_replica_names(find_model(model).settings)
-    trials: list[dict[str, Any]] = []
-
-    def choose(name: str, turn: int) -> Any:
-        values = space[name]
-        if name in _DIRECTIONS and len(values) > 1:
-            return values[turn % len(values)]
-        return draw.choice(values)
-
-    for number in range(structures):
-        structure = {name: choose(name, number) for name in space if name not in free}
+    trials = []
+    for _ in range(structures):
+        structure = {
+            name: draw.choice(values) for name, values in space.items() if name not in free
+        }
         for _ in range(each):
-            variant = {name: choose(name, len(trials)) for name in space if name in free}
+            variant = {name: draw.choice(values) for name, values in space.items() if name in free}
             trials.append(structure | variant)
     return trials
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hpgmn.base.errors import HPGMNError, Remedy
+from hpgmn.base.errors import HPGMNError
 from hpgmn.base.files import (
     RESTORE,
     RUN_FORMAT,
@@ -58,41 +57,33 @@ class Predictor(Protocol):
     @property
     def name(self) -> str:
         """The name of the model."""
-        ...
 
     @property
     def replicas(self) -> list[Replica]:
         """R of them: their splits and seeds."""
-        ...
 
     @property
     def class_names(self) -> tuple[str, ...]:
         """The names of the classes the model knows."""
-        ...
 
     def require_stages(self) -> None:
         """Refuse a model that cannot predict on a graph."""
-        ...
 
     def choose(self, positions: Sequence[int]) -> Predictor:
         """Select replicas."""
-        ...
 
     def known_positions(self, graph: Graph) -> Array | None:
         """Return the position of each node in the training graph, -1 if new; None for itself."""
-        ...
 
     def logits(
         self, graph: Graph, device: torch.device | str = "cpu", nodes: Array | None = None
     ) -> Tensor:
         """Return logits (R, M, C) of all nodes of a graph, or of those at some positions."""
-        ...
 
     def mean_probabilities(
         self, graph: Graph, device: torch.device | str = "cpu", nodes: Array | None = None
     ) -> Tensor:
         """Return calibrated class probabilities (M, C) averaged over the replicas."""
-        ...
 
 
 def mix_logits(parts: Sequence[tuple[float, Tensor]]) -> Tensor:
@@ -133,12 +124,16 @@ class SavedEnsemble:
     )
 
     def __post_init__(self) -> None:
-        """Fill in the temperatures, and refuse members that do not fit together."""
+        """Fill in the temperatures, and what the members have in common."""
         self.temperatures = self.temperatures or [1.0] * len(self.splits)
-        self._check()
-        first = next(iter(self.members.values()))
+        first, *_ = self.members.values()
         self.metadata, self.node_ids = first.metadata, first.node_ids
-        self.train_labels = np.stack([self._labels(split) for split in self.splits])
+        labels = {
+            replica.split: row
+            for model in self.members.values()
+            for replica, row in zip(model.replicas, model.train_labels, strict=True)
+        }
+        self.train_labels = np.stack([labels[split] for split in self.splits])
 
     def __getstate__(self) -> dict[str, Any]:
         """Copy and pickle without the cached outputs."""
@@ -158,45 +153,6 @@ class SavedEnsemble:
                 kept[name] = model if is_all else model.choose(places)
                 kept_weights[name] = [float(weights[name][place]) for place in places]
         return cls(kept, kept_weights, list(splits))
-
-    def _check(self) -> None:
-        """Raise ValueError for weights that are not shares, HPGMNError for different graphs."""
-        sums = dict.fromkeys(self.splits, 0.0)
-        for name, model in self.members.items():
-            for replica, weight in zip(model.replicas, self.weights[name], strict=True):
-                if not weight > 0 or replica.split not in sums:
-                    raise ValueError(f"'{name}' has the weight {weight} in split {replica.split}")
-                sums[replica.split] += weight
-        if not sums or not all(math.isclose(value, 1, rel_tol=1e-6) for value in sums.values()):
-            raise ValueError("the weights of a split do not add up to one")
-        if len(self.temperatures) != len(sums) or len(sums) != len(self.splits):
-            raise ValueError(f"{len(self.temperatures)} temperatures, {len(self.splits)} splits")
-        if not all(math.isfinite(value) and value > 0 for value in self.temperatures):
-            raise ValueError("a temperature is not above 0")
-        (first, model), *others = self.members.items()
-        for name, other in others:
-            for key in ("fingerprint", "num_nodes", "num_features", "class_names"):
-                if other.metadata[key] != model.metadata[key]:
-                    raise HPGMNError(
-                        f"The members '{first}' and '{name}' of the ensemble were trained on "
-                        "different graphs.",
-                        Remedy("Restore the members of one run") | "Train again",
-                    )
-
-    def _labels(self, split: int) -> Array:
-        """Return the (N,) train labels of a split, which all its members share."""
-        rows = [
-            labels
-            for model in self.members.values()
-            for replica, labels in zip(model.replicas, model.train_labels, strict=True)
-            if replica.split == split
-        ]
-        if not all(np.array_equal(labels, rows[0]) for labels in rows):
-            raise HPGMNError(
-                f"The members of the ensemble were trained on different nodes of split {split}.",
-                Remedy("Restore the members of one run") | "Train again",
-            )
-        return np.asarray(rows[0])
 
     @property
     def name(self) -> str:
@@ -330,62 +286,37 @@ class SavedEnsemble:
                 their code imported.
         """
         path = folder / ENSEMBLE_FILE
+        members: dict[str, SavedModel] = {}
+        weights: dict[str, list[float]] = {}
         try:
             content = read_json(path)
             check_format(path, content.get("format"), RUN_FORMAT)
             content = verify_run_checksum(content)
-            rows = [
-                (str(row["name"]), str(row["model"]), row["checksum"], row["weights"])
-                for row in content["members"]
-            ]
-            weights = {
-                name: {(int(s), int(seed)): float(weight) for s, seed, weight in values}
-                for name, _, _, values in rows
-            }
-            splits = [int(split) for split in content["splits"]]
-            temperatures = [float(value) for value in content["temperatures"]]
+            models = [row["model"] for row in content["members"]]
+            if expected is not None and expected not in models:
+                raise HPGMNError(
+                    f"{folder} holds an ensemble without the model '{expected}'.",
+                    "Name one of its members' models, or none",
+                )
+            for row in content["members"]:
+                name = row["name"]
+                named = expected if is_custom(row["model"]) else None
+                members[name] = _read_member(folder, name, row["checksum"], named)
+                weights[name] = [weight for _, _, weight in row["weights"]]
+            return cls(members, weights, content["splits"], content["temperatures"])
         except OSError as error:
             raise damaged_file(path, f"cannot be read ({error.strerror or error})") from None
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise damaged_file(path, f"is damaged ({error})") from None
-        if expected is not None and expected not in [model for _, model, _, _ in rows]:
-            raise HPGMNError(
-                f"{folder} holds an ensemble without the model '{expected}'.",
-                "Name one of its members' models, or none",
-            )
-        members = {
-            name: _read_member(folder, name, model, checksum, list(weights[name]), expected)
-            for name, model, checksum, _ in rows
-        }
-        try:
-            return cls(
-                members,
-                {name: list(values.values()) for name, values in weights.items()},
-                splits,
-                temperatures,
-            )
-        except ValueError as error:
-            raise damaged_file(path, f"is damaged ({error})") from None
 
 
-def _read_member(
-    folder: Path,
-    name: str,
-    model: str,
-    checksum: object,
-    pairs: Sequence[tuple[int, int]],
-    expected: str | None,
-) -> SavedModel:
-    """Read a member with the replicas of some (split, seed) pairs."""
+def _read_member(folder: Path, name: str, checksum: object, expected: str | None) -> SavedModel:
     path = folder / MEMBERS_FOLDER / member_folder(name) / MODEL_FILE
     if not path.is_file():
         raise HPGMNError(
             f"The ensemble in {folder} lacks its member '{name}': {path} is missing.", RESTORE
         )
-    saved = SavedModel.read(path, expected if is_custom(model) else None)
-    places = {(replica.split, replica.seed): at for at, replica in enumerate(saved.replicas)}
-    if saved.name != model or file_checksum(path) != checksum or not set(pairs) <= set(places):
+    saved = SavedModel.read(path, expected)
+    if file_checksum(path) != checksum:
         raise damaged_file(path, f"is not that of the member '{name}' of this ensemble")
-    if list(places) == list(pairs):
-        return saved
-    return saved.choose([places[pair] for pair in pairs])
+    return saved

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from hpgmn.base.machine import one_thread
 from hpgmn.base.metrics import Metric, class_loss
-from hpgmn.models.stage import ModelEntry, TrainingStage, TrainingTask, require_packages
+from hpgmn.models.stage import ModelEntry, TrainingStage, TrainingTask
 from hpgmn.training.state import (
     HISTORY,
     TrainState,
@@ -40,7 +40,6 @@ def run_rounds(
     Args:
         fixed: (R,) the round that each replica keeps, whatever the validation labels are.
     """
-    require_packages(entry)
     assert entry.rounds is not None
     started, replicas = time.perf_counter(), len(task.replicas)
     rounds, stage = entry.rounds(task), entry.stages["main"](task, {})

@@ -9,7 +9,6 @@ import scipy.sparse as sp
 from hpgmn.graph import Graph
 from hpgmn.models.baselines.node_table import (
     FOLDS,
-    check_bases,
     columns,
     edge_modes,
     label_free_rows,
@@ -203,24 +202,3 @@ def test_a_graph_without_edges_has_rows():
     rows, names = table_of(graph, np.array([0, 1, -1, -1, -1]), 2)
     assert rows.shape == (5, len(names))
     assert not rows[:, 2:].any()
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda bases: bases.pop("out_basis"),
-        lambda bases: bases.update(extra_basis=bases["out_basis"]),
-        lambda bases: bases.update(out_basis=bases["out_basis"][:, :2]),
-        lambda bases: bases.update(out_columns=bases["out_columns"] + 23),
-        lambda bases: bases.update(out_columns=bases["out_columns"] - 1),
-        lambda bases: bases.update(attributes_raw=np.array([7], np.int32)),
-        lambda bases: bases.update(attributes_raw=np.array([0.5], np.float32)),
-    ],
-)
-def test_damaged_bases_are_refused(wild_graph, change):
-    settings = settings_of()
-    bases = dict(make_bases(LocalStatistics(wild_graph), settings))
-    check_bases(bases, settings, 7, 23)
-    change(bases)
-    with pytest.raises(ValueError, match=r"column|part|shape"):
-        check_bases(bases, settings, 7, 23)

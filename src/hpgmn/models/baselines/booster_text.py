@@ -2,34 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
-
-from hpgmn.graph import Array
 
 _OF_NODES = (
     *("split_feature", "threshold", "decision_type", "left_child", "right_child"),
     *("split_gain", "internal_value", "internal_weight", "internal_count"),
 )
 _OF_LEAVES = ("leaf_value", "leaf_weight", "leaf_count")
-_COUNTS = ("internal_count", "leaf_count")
-_WHOLE = ("split_feature", "decision_type", "left_child", "right_child", *_COUNTS)
-_NUMERICAL = (0, 2, 4, 6, 8, 10)  # decision types: default direction and kind of missing values
-_MOST_LEAVES = 2**16
 
 
 def clean_booster(text: str, width: int, trees: int) -> str:
-    """Return the checked trees of a model as a text that LightGBM reads safely.
-
-    Every number of a tree is parsed; the head is rewritten, and what follows the trees left out.
+    """Return the trees of a model, with a head of our own and nothing after them.
 
     Args:
         width: columns of the table.
         trees: in each round; 1 for two classes.
 
     Raises:
-        ValueError: the text is damaged.
+        ValueError: LightGBM would read or write outside its memory.
     """
     _, *blocks = text.partition("\nend of trees")[0].split("\nTree=")
     if not blocks or len(blocks) % trees:
@@ -54,47 +44,34 @@ def clean_booster(text: str, width: int, trees: int) -> str:
     return "\n".join([*head, *parts, "end of trees", ""])
 
 
-def _clean_tree(block: str, width: int) -> Iterator[str]:
-    """Yield the lines of a tree, its numbers checked."""
+def _clean_tree(block: str, width: int) -> list[str]:
+    """Return the lines of a tree that LightGBM reads; one leaf has a value only."""
     lines = dict(line.split("=", 1) for line in block.splitlines()[1:] if line)
     leaves = int(lines["num_leaves"])
-    if not 1 <= leaves <= _MOST_LEAVES or lines.get("num_cat") != "0":
-        raise ValueError(f"a tree of {leaves} leaves and {lines.get('num_cat')} categories")
-    if lines.get("is_linear", "0") != "0":
-        raise ValueError("a tree with linear models")
-    yield f"num_leaves={leaves}"
-    yield "num_cat=0"
-    numbers = {}
-    for names, length in ((_OF_NODES, leaves - 1), (_OF_LEAVES, leaves)):
-        for name in names:
-            words = lines[name].split()
-            if leaves == 1 and name in ("leaf_weight", "leaf_count") and not words:
-                yield f"{name}="
-                continue
-            values = np.array(words, np.int64 if name in _WHOLE else np.float64)
-            if values.size != length or not np.isfinite(values).all():
-                raise ValueError(f"{values.size} numbers in {name} for {leaves} leaves")
-            numbers[name] = values
-            yield f"{name}={' '.join(map(str, values.tolist()) if name in _WHOLE else words)}"
-    _check_nodes(numbers, leaves, width)
-    yield "is_linear=0"
-    yield f"shrinkage={float(lines['shrinkage']):.17g}"
+    of_nodes, of_leaves = (_OF_NODES, _OF_LEAVES) if leaves > 1 else ((), ("leaf_value",))
+    lengths = dict.fromkeys(of_nodes, leaves - 1) | dict.fromkeys(of_leaves, leaves)
+    for name, length in lengths.items():
+        if length < 1 or len(lines[name].split()) != length:
+            raise ValueError(f"{name} has not the numbers of {leaves} leaves")
+    if leaves > 1:
+        _check_nodes(lines, leaves, width)
+    kept = [f"{name}={' '.join(lines[name].split())}" for name in (*lengths, "shrinkage")]
+    return [f"num_leaves={leaves}", "num_cat=0", *kept]
 
 
-def _check_nodes(numbers: dict[str, Array], leaves: int, width: int) -> None:
+def _check_nodes(lines: dict[str, str], leaves: int, width: int) -> None:
     """Refuse columns that do not exist, and nodes that do not form one tree."""
-    features = numbers["split_feature"]
-    if ((features < 0) | (features >= width)).any():
+    features, kinds, *children = (
+        np.array(lines[name].split(), np.int64)
+        for name in ("split_feature", "decision_type", "left_child", "right_child")
+    )
+    if features.min() < 0 or features.max() >= width:
         raise ValueError(f"a split of column {features.max()} of {width}")
-    if not np.isin(numbers["decision_type"], _NUMERICAL).all():
-        raise ValueError("a split that is not numerical")
-    children = np.concatenate([numbers["left_child"], numbers["right_child"]])
-    parents = np.tile(np.arange(leaves - 1), 2)
+    if (kinds % 2).any():
+        raise ValueError("a split by category")
     expected = np.concatenate([np.arange(-leaves, 0), np.arange(1, leaves - 1)])
-    is_node = children >= 0
-    if leaves > 1 and not np.array_equal(np.sort(children), expected):
+    if not np.array_equal(np.sort(np.concatenate(children)), expected):
         raise ValueError("a node that is not the child of exactly one other")
-    if (children[is_node] <= parents[is_node]).any():
+    parents = np.arange(leaves - 1)
+    if any(((child >= 0) & (child <= parents)).any() for child in children):
         raise ValueError("a node before its parent")
-    if any((numbers[name] < 0).any() for name in _COUNTS if name in numbers):
-        raise ValueError("a negative number of train nodes")

@@ -20,7 +20,6 @@ from hpgmn.graph import Array, Graph
 from hpgmn.models.baselines.booster_text import clean_booster
 from hpgmn.models.baselines.node_table import (
     RAW_ATTRIBUTES,
-    check_bases,
     columns,
     label_free_rows,
     label_rows,
@@ -28,14 +27,7 @@ from hpgmn.models.baselines.node_table import (
     modes_of,
 )
 from hpgmn.models.layers import Output
-from hpgmn.models.stage import (
-    READ_NODES,
-    ModelEntry,
-    Parameters,
-    TrainingStage,
-    TrainingTask,
-    require_packages,
-)
+from hpgmn.models.stage import READ_NODES, ModelEntry, Parameters, TrainingStage, TrainingTask
 from hpgmn.statistics.operators import take_nodes
 
 if TYPE_CHECKING:
@@ -77,13 +69,22 @@ class BoostingSettings(FitSettings):
     )
 
 
+def _import_lightgbm() -> Any:
+    try:
+        import lightgbm
+    except ImportError:
+        raise HPGMNError(
+            "The model boosting needs the package lightgbm, which is not installed.",
+            "Run pip install lightgbm",
+        ) from None
+    return lightgbm
+
+
 class BoostingRounds:
     """Trains the boosters of R replicas, one tree per class and round."""
 
     def __init__(self, task: TrainingTask) -> None:
-        require_packages(ENTRY)
-        import lightgbm
-
+        lightgbm = _import_lightgbm()
         self._trees = trees_per_round(task.num_classes)
         self._bases = make_bases(task.statistics, task.settings[0])
         fixed = label_free_rows(task.statistics, task.settings[0], self._bases)
@@ -218,7 +219,6 @@ class Boosting(nn.Module):
             self.register_parameter(name, nn.Parameter(value, requires_grad=False))
         if not stored:
             return
-        require_packages(ENTRY)
         settings, graph = task.settings[0], task.graph
         trees = trees_per_round(task.num_classes)
         try:
@@ -226,8 +226,6 @@ class Boosting(nn.Module):
             self._bases = {
                 name: value[0].cpu().numpy() for name, value in stored.items() if name != _TEXT
             }
-            width = task.statistics.width or graph.num_nodes
-            check_bases(self._bases, settings, graph.num_features, width)
             self.columns = columns(graph, settings, self._bases, _class_names(task))
             self._boosters = [
                 _read_booster(row.cpu().numpy().tobytes(), len(self.columns), trees)
@@ -286,16 +284,16 @@ class Boosting(nn.Module):
 @lru_cache(maxsize=_KEPT)
 def _read_booster(stored: bytes, width: int, trees: int) -> Booster:
     """Read a booster from its compressed text."""
-    import lightgbm
-
+    lightgbm = _import_lightgbm()
     reader = zlib.decompressobj()
     text = reader.decompress(stored, _MOST_BYTES).decode("ascii")
     if not reader.eof:
         raise ValueError("incomplete text")
     try:
-        return lightgbm.Booster(model_str=clean_booster(text, width, trees))
+        booster: Booster = lightgbm.Booster(model_str=clean_booster(text, width, trees))
     except lightgbm.basic.LightGBMError as error:
         raise ValueError(str(error)) from None
+    return booster
 
 
 def _class_names(task: TrainingTask) -> Sequence[str]:
@@ -330,5 +328,4 @@ ENTRY = ModelEntry(
     _floats,
     tied=("adjacency",),
     rounds=BoostingRounds,
-    packages=("lightgbm",),
 )

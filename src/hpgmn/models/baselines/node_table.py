@@ -92,25 +92,6 @@ def make_bases(statistics: LocalStatistics, settings: Any) -> dict[str, Array]:
     return statistics.once(("bases", settings.neighbors, settings.svd_dim), compute)
 
 
-def check_bases(bases: Bases, settings: Any, num_features: int, num_nodes: int) -> None:
-    """Raise ValueError for bases that do not fit the table of a graph of this size."""
-    modes = modes_of(bases)
-    sizes = dict.fromkeys(modes, num_nodes) | {"attributes": num_features}
-    expected = {f"{name}_{part}" for name in sizes for part in ("columns", "basis")}
-    if not modes or bases.keys() != expected | {"attributes_raw"}:
-        raise ValueError(f"unknown parts {sorted(bases)}")
-    for name, size in (*sizes.items(), ("attributes_raw", num_features)):
-        chosen = bases.get(f"{name}_columns", bases.get(name))
-        assert chosen is not None
-        if chosen.ndim != 1 or chosen.dtype.kind != "i" or chosen.size > size:
-            raise ValueError(f"{name} has columns of shape {chosen.shape}")
-        if chosen.size and not 0 <= chosen.min() <= chosen.max() < size:
-            raise ValueError(f"{name} has no column {chosen.max()}")
-        basis = bases.get(f"{name}_basis")
-        if basis is not None and basis.shape != (chosen.size, settings.svd_dim):
-            raise ValueError(f"the basis of {name} is of shape {basis.shape}")
-
-
 def modes_of(bases: Bases) -> list[str]:
     """Return the directions of a table's columns."""
     return [mode for mode in MODES if f"{mode}_basis" in bases]
