@@ -58,16 +58,6 @@ def test_an_unknown_node_is_refused(ensemble, small_graph):
         explain_ensemble(ensemble, small_graph, 99)
 
 
-def test_members_that_cannot_be_explained_are_passed_over(ensemble, small_graph, monkeypatch):
-    def refuse(model, *words, **named):
-        if model.name == "hpgmn":
-            raise HPGMNError("no explanation")
-        return explain_model(model, *words, **named)
-
-    monkeypatch.setattr("hpgmn.explain.ensemble.explain_model", refuse)
-    assert explain_ensemble(ensemble, small_graph).explained == "a/b"
-
-
 def test_votes_are_the_members_own_probabilities(ensemble, small_graph):
     found = explain_ensemble(ensemble, small_graph, 5)
     for vote in found.members:

@@ -41,7 +41,7 @@ SLOW = set() if os.environ.get("HPGMN_SOAK") else {"dssl"}
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("model", sorted(set(MODELS) - SLOW))
+@pytest.mark.parametrize("model", sorted(set(MODELS) - SLOW - {"boosting"}))  # has no gradients
 def test_a_learning_rate_without_bounds_is_named(model, small_graph, caplog):
     """A model stops with stage, epoch, split and seed, and names lr; or keeps a sound epoch."""
     told = ""

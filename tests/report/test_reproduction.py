@@ -42,8 +42,8 @@ def test_command_of_an_ensemble_names_no_model_and_no_settings():
         "--ensemble",
     ]
     selection = {"time_limit": 60.0, "settings": {"lr": 0.1}, "members": ["a", "b"]}
-    more = {"selection": selection, "refit": True}
+    more = {"selection": selection, "refit": True, "deterministic": True}
     assert train_command(config | {"settings": {}, "first_seed": 5} | more)[7:] == [
         *("--seeds", "2", "--first-seed", "5", "--set", "lr=0.1"),
-        *("--members", "a,b", "--time-limit", "60", "--ensemble", "--refit"),
+        *("--members", "a,b", "--time-limit", "60", "--ensemble", "--deterministic", "--refit"),
     ]

@@ -16,7 +16,7 @@ from hpgmn.base.settings import settings_dict
 from hpgmn.evaluation.selection import select_weights
 from hpgmn.graph.files import write_graph
 from hpgmn.runs.ensemble import ensemble_weights, write_ensemble
-from hpgmn.runs.fit import TrainedMember, make_monitor
+from hpgmn.runs.fit import TrainedMember, Training, make_monitor
 from hpgmn.runs.folder import prepare_folder
 from hpgmn.runs.portfolio import Member
 from hpgmn.runs.run import Run, open_run
@@ -53,8 +53,7 @@ def spec(trained):
 def fitted(spec, small_graph, trained, tmp_path):
     folder = tmp_path / "run"
     prepare_folder(folder, spec, resume=False, overwrite=False)
-    splits = [small_graph.split(number) for number in SPLITS]
-    return write_ensemble(spec, small_graph, folder, trained, WEIGHTS, splits)
+    return write_ensemble(Training.start(spec, small_graph, folder), trained, WEIGHTS)
 
 
 @pytest.fixture

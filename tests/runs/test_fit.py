@@ -165,7 +165,7 @@ def test_a_run_that_never_started_records_the_present_versions(small_graph, tmp_
     assert read_yaml(tmp_path / "config.yaml")["made_with"] == {"torch": "2.0"}
 
 
-@pytest.mark.parametrize("place", ["write_history", "write_predictions", "_metrics"])
+@pytest.mark.parametrize("place", ["write_history", "write_predictions", "fitted_metrics"])
 def test_a_crash_after_training_costs_no_training(small_graph, tmp_path, monkeypatch, place):
     class Crash(Exception):
         pass

@@ -89,7 +89,7 @@ def test_requests_that_exclude_each_other_are_refused(options):
 
 
 def test_members_are_taken_by_name_and_with_settings(ring):
-    asked = {"members": ["linkx-out", "hpgmn-both"], "settings": {"dropout": "0.5"}}
+    asked = {"members": ["linkx-out", "hpgmn-both", "linkx-out"], "settings": {"dropout": "0.5"}}
     members, note = selected_members(asked, ring(12), "ring")
     assert [member.name for member in members] == ["linkx-out", "hpgmn-both"]
     assert [member.settings["dropout"] for member in members] == [0.5, 0.5]

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
 
-from hpgmn.base.errors import HPGMNError
-from hpgmn.explain.explanation import EnsembleExplanation, Explanation, MemberVote, ModelExplanation
+from hpgmn.explain.explanation import EnsembleExplanation, MemberVote
 from hpgmn.explain.model import explain_model
 from hpgmn.explain.node import explain_node, find_node
 from hpgmn.explain.replicas import by_name, node_id
 from hpgmn.graph import Graph
 from hpgmn.training.ensemble import SavedEnsemble
-from hpgmn.training.saved import SavedModel, SharedStatistics
+from hpgmn.training.saved import SharedStatistics
 
 
 def explain_ensemble(
@@ -29,56 +28,35 @@ def explain_ensemble(
         ensemble: of one split.
         node: the node's id, or its position if the graph has no ids.
     """
-    names, weights, order = ensemble.class_names, ensemble.mean_weights(), ensemble.explained()
+    names, weights, members = ensemble.class_names, ensemble.mean_weights(), ensemble.members
+    order = ensemble.explained()
+    votes = [
+        MemberVote(name, members[name].name, weights[name])
+        for name in sorted(weights, key=lambda name: -weights[name])
+    ]
     if node is None:
-        votes = tuple(
-            MemberVote(name, ensemble.members[name].name, weights[name])
-            for name in sorted(weights, key=lambda name: -weights[name])
-        )
-        explained, explanation = _first(
-            ensemble, order, lambda model: explain_model(model, graph, device=device)
-        )
-        return EnsembleExplanation(votes, explained, explanation)
+        learned = explain_model(members[order[0]], graph, device=device)
+        return EnsembleExplanation(tuple(votes), order[0], learned)
     position = find_node(graph, node)
     shared: SharedStatistics = {}
     chances = {
         name: model.mean_probabilities(graph, device, shared=shared)[position].numpy()
-        for name, model in ensemble.members.items()
+        for name, model in members.items()
     }
+    own = {name: int(chance.argmax()) for name, chance in chances.items()}
     probabilities = ensemble.mean_probabilities(graph, device)[position].numpy()
     label = int(probabilities.argmax())
-    order.sort(key=lambda name: int(chances[name].argmax()) != label)
-    explained, explanation = _first(
-        ensemble, order, lambda model: explain_node(model, graph, node, device=device)
-    )
+    explained = min(order, key=lambda name: own[name] != label)
     return EnsembleExplanation(
         members=tuple(
-            MemberVote(
-                name,
-                ensemble.members[name].name,
-                weights[name],
-                names[int(chances[name].argmax())],
-                float(chances[name][label]),
+            replace(
+                vote, prediction=names[own[vote.name]], probability=float(chances[vote.name][label])
             )
-            for name in sorted(weights, key=lambda name: -weights[name])
+            for vote in votes
         ),
         explained=explained,
-        explanation=explanation,
+        explanation=explain_node(members[explained], graph, node, device=device),
         node=node_id(graph, position),
         prediction=names[label],
         probabilities=by_name(names, probabilities),
     )
-
-
-def _first(
-    ensemble: SavedEnsemble,
-    order: list[str],
-    explain: Callable[[SavedModel], Explanation | ModelExplanation],
-) -> tuple[str | None, Explanation | ModelExplanation | None]:
-    """Explain the first member that can be explained; None without one."""
-    for name in order:
-        try:
-            return name, explain(ensemble.members[name])
-        except HPGMNError:
-            continue
-    return None, None

@@ -307,7 +307,7 @@ class EnsembleExplanation:
 
     Attributes:
         members: the largest weight first.
-        explained: the name of the member in detail; None if none can be explained.
+        explained: the name of the member in detail.
         explanation: that of the member.
         node: the explained node's id; None for a whole model.
         prediction: the class of the ensemble.
@@ -315,8 +315,8 @@ class EnsembleExplanation:
     """
 
     members: tuple[MemberVote, ...]
-    explained: str | None
-    explanation: Explanation | ModelExplanation | None
+    explained: str
+    explanation: Explanation | ModelExplanation
     node: str | None = None
     prediction: str | None = None
     probabilities: dict[str, float] = field(default_factory=dict)
@@ -353,18 +353,16 @@ class EnsembleExplanation:
             heading += f", and the probability each gives to '{self.prediction}'"
         return [(heading, rows)]
 
-    def _ending(self) -> str:
-        if self.explained is None:
-            return "None of the members can be explained in detail."
-        return f"The member '{self.explained}' in detail:"
+    def _ending(self) -> list[str]:
+        return [f"The member '{self.explained}' in detail:"]
 
     def __str__(self) -> str:
-        text = _as_text(self.summary, self._sections(), [self._ending()])
-        return text if self.explanation is None else f"{text}\n\n{self.explanation}"
+        text = _as_text(self.summary, self._sections(), self._ending())
+        return f"{text}\n\n{self.explanation}"
 
     def _repr_html_(self) -> str:
-        html = _as_html(self.summary, self._sections(), [self._ending()])
-        return html if self.explanation is None else html + self.explanation._repr_html_()
+        html = _as_html(self.summary, self._sections(), self._ending())
+        return html + self.explanation._repr_html_()
 
 
 def _signed_rows(values: dict[str, float]) -> list[tuple[str, str]]:

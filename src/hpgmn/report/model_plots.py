@@ -103,26 +103,13 @@ def coverage_curve(
         return inline_svg(figure, prefix, alt)
 
 
-def member_bars(members: Sequence[Mapping[str, Any]], prefix: str) -> str:
-    """Draw the weight of each member of an ensemble, in the order of the members."""
-    names = [short(row["name"]) for row in members]
-    values = np.array([float(row["weight"]) for row in members])
-    left = 0.15 + _LETTER * max(len(name) for name in names)
-    with drawing(4.4, 0.7 + 0.3 * len(names), prefix, (left, 0.12, 0.55, 0.1)) as figure:
-        axes = figure.add_subplot()
-        bars = axes.barh(np.arange(len(names)), values, color=SCORE, height=0.7)
-        axes.bar_label(bars, labels=[f"{value:.2f}" for value in values], padding=3)
-        _name_bars(axes, names)
-        axes.set_xlabel("weight, mean over splits")
-        axes.margins(x=0.14)
-        listing = ", ".join(
-            f"{name} {value:.2f}" for name, value in zip(names, values, strict=True)
-        )
-        return inline_svg(figure, prefix, f"Weight of each member: {listing}.")
-
-
-def share_bars(shares: Mapping[str, float], prefix: str) -> str:
-    """Draw the mean size of each statistic's contribution, in the order of the mapping."""
+def share_bars(
+    shares: Mapping[str, float],
+    prefix: str,
+    axis: str = "mean size, all classes",
+    about: str = "Mean size of each statistic's share",
+) -> str:
+    """Draw a bar for each share, in the order of the mapping."""
     names, values = list(shares), np.array(list(shares.values()))
     left = 0.15 + _LETTER * max(len(name) for name in names)
     with drawing(4.4, 0.7 + 0.3 * len(names), prefix, (left, 0.12, 0.55, 0.1)) as figure:
@@ -130,10 +117,10 @@ def share_bars(shares: Mapping[str, float], prefix: str) -> str:
         bars = axes.barh(np.arange(len(names)), values, color=_colours(len(names)), height=0.7)
         axes.bar_label(bars, labels=[f"{value:.2f}" for value in values], padding=3)
         _name_bars(axes, names)
-        axes.set_xlabel("mean size, all classes")
+        axes.set_xlabel(axis)
         axes.margins(x=0.14)
         listing = ", ".join(f"{name} {value:.2f}" for name, value in shares.items())
-        return inline_svg(figure, prefix, f"Mean size of each statistic's share: {listing}.")
+        return inline_svg(figure, prefix, f"{about}: {listing}.")
 
 
 def class_bars(names: Sequence[str], groups: Sequence[Mapping[str, Any]], prefix: str) -> str:

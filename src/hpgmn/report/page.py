@@ -320,11 +320,13 @@ def _ensemble(data: ReportData) -> dict[str, Any]:
     tried = (_choice(data) or {}).get("members", [])
     return {
         "untrained": [row for row in tried if row["name"] not in names],
-        "figure": model_plots.member_bars(used, "members"),
+        "figure": model_plots.share_bars(
+            {short(row["name"]): row["weight"] for row in used},
+            *("members", "weight, mean over splits", "Weight of each member"),
+        ),
         "members": rows,
         "num_used": len(used),
         "shown": data.explained_member,
-        "metric": _metric_name(data),
         "splits": count_noun(len(data.metrics["splits"]), "split"),
         "settings": settings,
     }

@@ -35,7 +35,7 @@ def train_command(config: Mapping[str, Any]) -> list[str]:
         words += ["--members", ",".join(members)] if members else []
         words += [] if limit is None else ["--time-limit", f"{limit:g}"]
         words.append("--ensemble")
-    words += ["--refit"] if config.get("refit") else []
+    words += [f"--{name}" for name in ("deterministic", "refit") if config.get(name)]
     return [*words, "--no-calibration"] if config.get("calibrate") is False else words
 
 

@@ -198,7 +198,7 @@ class Training:
         )
         for line in changed:
             logger.warning(line)
-        started -= _elapsed(folder / STATE_FOLDER)
+        started -= spent(folder / STATE_FOLDER)[0]
         listed = list(dict.fromkeys([*warnings, *checked[1], *changed]))
         return cls(spec, graph, folder, checked[0], listed, started, **callbacks)
 
@@ -227,7 +227,7 @@ class Training:
             keep_statistics: for explanations; they may need much memory.
             **options: those of :func:`~hpgmn.training.replicas.fit_replicas`.
         """
-        before = time.perf_counter() - _elapsed(state)
+        before = time.perf_counter() - spent(state)[0]
         state.mkdir(parents=True, exist_ok=True)
         entry = find_model(spec.model)
         settings = make_settings(entry.settings, spec.settings)
@@ -265,7 +265,12 @@ class Training:
         write_history(folder / HISTORY_FILE, fitted.replicas, fitted.history)
         splits = self.replica_splits
         write_predictions(folder / PREDICTIONS_FILE, self.graph, fitted, splits, model.temperatures)
-        metrics = _metrics(spec, self.graph, fitted, splits, model)
+        estimates = None
+        if "estimator" in model.done:
+            with deterministic_algorithms(spec.deterministic, spec.device):
+                estimates = model.on_graph(self.graph, spec.device).estimator_logits
+        temperatures = (model.temperatures, model.mean_temperatures)
+        metrics = fitted_metrics(spec, self.graph, fitted, splits, *temperatures, estimates)
         metrics |= self.common_metrics() | extra
         finish(folder, metrics)
         return FittedRun(metrics, model, fitted, splits, spec)
@@ -283,9 +288,10 @@ class Training:
         }
 
 
-def _elapsed(state: Path) -> float:
-    """Return the seconds that the trainings whose states are in a folder have taken so far."""
-    return sum(read_spent(path)[0] for path in state.rglob("state-*.safetensors"))
+def spent(states: Path) -> tuple[float, int]:
+    """Return the seconds and epochs of the trainings whose states are in a folder."""
+    rows = [read_spent(path) for path in states.rglob("state-*.safetensors")]
+    return sum(seconds for seconds, _ in rows), sum(epochs for _, epochs in rows)
 
 
 def fit_run(spec: RunSpec, graph: Graph, folder: Path, **options: Any) -> FittedRun:
@@ -382,22 +388,28 @@ def _recorded_identity(state: Path) -> str | None:
     return None
 
 
-def _metrics(
-    spec: RunSpec, graph: Graph, fitted: Fitted, splits: Sequence[Split], model: SavedModel
+def fitted_metrics(
+    spec: RunSpec,
+    graph: Graph,
+    fitted: Fitted,
+    splits: Sequence[Split],
+    temperatures: Sequence[float],
+    mean_temperatures: Sequence[float],
+    estimates: Tensor | None = None,
 ) -> dict[str, Any]:
-    """Return the content of ``metrics.json`` that the training determines."""
-    estimates = None
-    if "estimator" in model.done:
-        with deterministic_algorithms(spec.deterministic, spec.device):
-            estimates = model.on_graph(graph, spec.device).estimator_logits
+    """Return the content of ``metrics.json`` that the training determines.
+
+    Args:
+        estimates: (R, N, C) logits of the label estimator, if there is one.
+    """
     homophily = node_homophily(graph)
     result = TrainingResult(
         logits=fitted.logits,
         y=graph.y,
         val=[split.val for split in splits],
         test=[split.test for split in splits],
-        temperatures=model.temperatures,
-        mean_temperatures=model.mean_temperatures,
+        temperatures=temperatures,
+        mean_temperatures=mean_temperatures,
         val_score=fitted.val_score,
         best_epoch=list(fitted.best_epoch.values())[-1],
         history=fitted.history,

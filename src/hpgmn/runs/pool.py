@@ -16,7 +16,7 @@ import logging
 import math
 import shutil
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -29,13 +29,20 @@ from hpgmn.base.settings import make_settings, read_yaml, settings_dict, to_plai
 from hpgmn.graph import Graph
 from hpgmn.models import find_model
 from hpgmn.runs.ensemble import ensemble_weights, write_ensemble
-from hpgmn.runs.fit import FittedRun, TrainedMember, Training, fit_run, member_identity, refit
+from hpgmn.runs.fit import (
+    FittedRun,
+    TrainedMember,
+    Training,
+    fit_run,
+    member_identity,
+    refit,
+    spent,
+)
 from hpgmn.runs.folder import STATE_FOLDER, write_config
 from hpgmn.runs.portfolio import Member, selected_members
 from hpgmn.runs.spec import CONFIG_FILE, RunSpec
 from hpgmn.training import replicas
 from hpgmn.training.replicas import Progress
-from hpgmn.training.state import read_spent
 
 logger = logging.getLogger(__name__)
 
@@ -88,7 +95,7 @@ def _select_direction(training: Training) -> FittedRun:
 
 def _train_portfolio(training: Training) -> FittedRun:
     """Train the members of the portfolio; keep the best, or combine them."""
-    spec, graph, folder = training.spec, training.graph, training.folder
+    spec, graph = training.spec, training.graph
     members, note = selected_members(spec.selection, graph, spec.graph)
     limit = float(spec.selection["time_limit"])
     splits = count_noun(len(spec.splits), "split")
@@ -123,17 +130,12 @@ def _train_portfolio(training: Training) -> FittedRun:
     weights = ensemble_weights(spec, graph, pool.trained, training.splits)
     refitted = None
     if spec.refit:
-        states = folder / STATE_FOLDER / "refit"
+        states = training.folder / STATE_FOLDER / "refit"
         refitted = [
             refit(training, one, states / one.name) if any(weights[one.name]) else one
             for one in pool.trained
         ]
-    return write_ensemble(
-        *(spec, graph, folder, pool.trained, weights, training.splits),
-        refitted=refitted,
-        made=read_yaml(folder / CONFIG_FILE).get("made_with"),
-        extra={**training.common_metrics(), "portfolio": content, **extra},
-    )
+    return write_ensemble(training, pool.trained, weights, refitted, portfolio=content, **extra)
 
 
 def _write_best(training: Training, best: TrainedMember, **extra: Any) -> FittedRun:
@@ -238,7 +240,7 @@ class _PoolWork:
         if time_limit is not None:
             self.limit = time_limit * (EPOCHS_PER_SECOND if self.counts_epochs else 1)
         dropped = [row for row in self.schedule.values() if row["failure"] is not None]
-        seconds, epochs = _spent(self.states)  # in earlier processes
+        seconds, epochs = spent(self.states)  # in earlier processes
         self.seconds: float = seconds + sum(row["seconds"] for row in dropped)
         self.epochs: int = epochs + sum(row["epochs"] for row in dropped)
         self.started = time.perf_counter()
@@ -283,7 +285,7 @@ class _PoolWork:
         if not row["val_score"] and not is_first and self.is_over():
             return None, row | {"failure": self.untried_reason()}
         self.schedule[member.name] = row
-        seconds, epochs = _spent(self.states / member.name)
+        seconds, epochs = spent(self.states / member.name)
         started, before = time.perf_counter() - seconds, self.epochs - epochs
         earlier = epochs if self.counts_epochs else seconds
         self.member_end = self.left + earlier - MEMBER_SHARE * self.limit
@@ -314,18 +316,17 @@ class _PoolWork:
             selection={},
             refit=False,
         )
-        options: dict[str, Any] = {"should_finish": self._finishes}
-        options["report"] = self._epoch_callback(member, row)
-        if self.time_limit is not None:
-            options["should_stop"] = lambda: False
         identity = member_identity(training, spec)
+        should_stop = training.should_stop if self.time_limit is None else lambda: False
 
         def fit() -> TrainedMember:
             return training.fit(
                 *(spec, self.states / member.name, identity),
                 member=member,
                 keep_statistics=False,
-                **options,
+                should_finish=self._finishes,
+                should_stop=should_stop,
+                report=lambda now: self._on_epoch(row, now),
             )
 
         try:
@@ -341,27 +342,21 @@ class _PoolWork:
         self.epochs += 1
         return self.is_over() or self.left <= self.member_end
 
-    def _epoch_callback(self, member: Member, row: dict[str, Any]) -> Callable[[Progress], None]:
-        """Return what is called after each epoch of a member."""
-
-        def on_epoch(now: Progress) -> None:
-            is_rung = now.stage in _COMPARED and now.batch == 0 and now.epoch in RUNGS
-            if is_rung and not row["val_score"]:
-                self._check_rung(row, now)
-            if self.training.report is not None:
-                self.training.report(replace(now, stage=f"{member.name}{self._state()}"))
-
-        return on_epoch
-
-    def _state(self) -> str:
-        """Return the best score so far and what is left, for the line of progress."""
+    def _on_epoch(self, row: dict[str, Any], now: Progress) -> None:
+        """Compare the member at a rung, and report the best score so far and what is left."""
+        is_rung = now.stage in _COMPARED and now.batch == 0 and now.epoch in RUNGS
+        if is_rung and not row["val_score"]:
+            self._check_rung(row, now)
+        if self.training.report is None:
+            return
         parts = []
         if self.best > -math.inf:
             parts.append(f"best val {self.best:.3f}")
         if self.time_limit is not None:
             unit = "epochs" if self.counts_epochs else "s"
             parts.append(f"{max(0, self.left):.0f} {unit} left")
-        return f" ({', '.join(parts)})" if parts else ""
+        state = f" ({', '.join(parts)})" if parts else ""
+        self.training.report(replace(now, stage=f"{row['name']}{state}"))
 
     def _check_rung(self, row: dict[str, Any], now: Progress) -> None:
         """Record a score; stop the member if it is far behind the others at this rung."""
@@ -396,12 +391,6 @@ class _PoolWork:
     def _write_schedule(self) -> None:
         content = with_checksum({"members": list(self.schedule.values())})
         write_text(self.states / SCHEDULE_FILE, json.dumps(content, indent=1) + "\n")
-
-
-def _spent(states: Path) -> tuple[float, int]:
-    """Return the seconds and epochs of the trainings whose states are in a folder."""
-    spent = [read_spent(path) for path in states.rglob("state-*.safetensors")]
-    return sum(seconds for seconds, _ in spent), sum(epochs for _, epochs in spent)
 
 
 def _read_schedule(path: Path) -> dict[str, dict[str, Any]]:

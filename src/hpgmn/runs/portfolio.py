@@ -111,7 +111,7 @@ def selected_members(
         for name in requested:
             if name not in by_name:
                 raise SettingError.unknown("member", name, by_name)
-        members, note = tuple(by_name[name] for name in requested), None
+        members, note = tuple(by_name[name] for name in dict.fromkeys(requested)), None
     return with_settings(members, selection.get("settings") or {}), note
 
 
