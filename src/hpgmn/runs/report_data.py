@@ -11,13 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from hpgmn.base.errors import HPGMNError, Remedy, SettingError
 from hpgmn.base.files import RESTORE, RUN_FORMAT, check_format, damaged_file, write_text
 from hpgmn.base.parsing import parse_json
 from hpgmn.base.settings import read_yaml
-from hpgmn.evaluation.scores import confusion_counts
 from hpgmn.graph import Array, Graph
 from hpgmn.report import LearningCurves, ReportData, ReportDataError, render_report
 from hpgmn.report.rendering import CURVE_NAMES, mapping, number
@@ -37,7 +35,6 @@ from hpgmn.training.saved import SavedModel
 
 if TYPE_CHECKING:
     from hpgmn.explain.replicas import ReplicaView
-    from hpgmn.runs.fit import FittedRun
 
 logger = logging.getLogger(__name__)
 
@@ -69,23 +66,23 @@ _NO_MEMORY = (
 )
 
 
-def write_report(folder: Path, data: ReportData | None = None) -> Path:
-    """Write ``report.html`` into a run folder, from memory or from the folder's files."""
+def write_report(folder: Path) -> Path:
+    """Write ``report.html`` into a run folder, from the folder's other files."""
     path = folder / REPORT_FILE
-    write_text(path, build_report(folder, data))
+    write_text(path, build_report(folder))
     return path
 
 
-def build_report(folder: Path, data: ReportData | None = None) -> str:
+def build_report(folder: Path) -> str:
     """Return the page of a run folder, or raise an HPGMNError that names the faulty file."""
     try:
-        return render_report(data or read_report_data(folder))
+        return render_report(read_report_data(folder))
     except ReportDataError as error:
         path = folder / _FILES[error.part]
         raise damaged_file(path, f"has unexpected content ({error})") from None
 
 
-# From memory
+# Explanations
 
 
 @dataclass(frozen=True)
@@ -188,48 +185,7 @@ def _left_out(reason: object) -> dict[str, Any]:
     return {"left_out": str(reason)}
 
 
-def fitted_report_data(
-    folder: Path, graph: Graph, run: FittedRun, explanations: Explanations
-) -> ReportData:
-    """Return the report data of a training in memory; only the config is read from the folder."""
-    names = graph.class_names
-    predicted = run.fitted.logits.argmax(dim=-1).numpy()
-    tested = [split.test & (graph.y >= 0) for split in run.splits]
-    return ReportData(
-        config=_read_config(folder / CONFIG_FILE),
-        metrics=run.metrics,
-        stages=learning_curves(run.fitted.history),
-        classes=tuple(str(name) for name in names),
-        confusion=confusion_counts(predicted, graph.y, tested, len(names)),
-        audit=explanations.audit,
-        understanding=explanations.overview,
-        explorer=explanations.explorer,
-    )
-
-
-def learning_curves(histories: Mapping[str, Mapping[str, Tensor]]) -> tuple[LearningCurves, ...]:
-    """Return the curves of a training.
-
-    Args:
-        histories: for each stage and each recorded number (E, R), NaN where a run has stopped.
-    """
-    stages = []
-    for stage, history in histories.items():
-        is_running = ~np.isnan(history["loss"].T.numpy())
-        reached = is_running.any(axis=0)
-        curves = {}
-        for name in CURVE_NAMES:
-            curves[name] = np.full((len(is_running), int(reached.sum())), np.nan)
-            if name in history:
-                values = history[name].double().T.numpy()
-                is_shown = is_running & np.isfinite(values)
-                curves[name] = np.where(is_shown, values, np.nan)[:, reached]
-        if reached.any():
-            stages.append(LearningCurves(stage, np.flatnonzero(reached) + 1, curves))
-    return tuple(stages)
-
-
-# From a folder
+# The data of the report
 
 
 def read_report_data(folder: Path) -> ReportData:
