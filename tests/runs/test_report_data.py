@@ -213,14 +213,14 @@ def test_an_oversized_file_is_not_read(make_run, monkeypatch, name):
     [
         ({"test_score": [0.5]}, r"'test_score' .*\(got 1 values\)"),
         ({"test_score": 0.5}, r"'test_score' .*\(got 0.5\)"),
-        ({"splits": 2}, r"'splits' \(got 2\)"),
-        ({"seeds": 0}, r"'seeds' \(got 0\)"),
+        ({"splits": 2}, "int"),
+        ({"seeds": 0}, "0 seeds"),
         ({"graph_summary": {"class_names": ["a", "a"]}}, "'class_names'"),
     ],
 )
 def test_inconsistent_metrics_are_refused(make_run, changes, fact):
     with pytest.raises(HPGMNError, match=rf"metrics\.json .*{fact}"):
-        read_report_data(make_run(**changes))
+        build_report(make_run(**changes))
 
 
 def test_missing_key_is_named(make_run):

@@ -201,7 +201,6 @@ def read_report_data(folder: Path) -> ReportData:
             )
     config, path = _read_config(folder / CONFIG_FILE), folder / METRICS_FILE
     metrics = read_metrics(path, _METRICS)
-    _check_metrics(path, metrics)
     classes, confusion = _read_confusion(folder / PREDICTIONS_FILE, _class_names(path, metrics))
     recorded = {  # runs of earlier versions lack some of these files
         part: read_object(folder / _FILES[part])
@@ -211,13 +210,7 @@ def read_report_data(folder: Path) -> ReportData:
     if "explorer" in recorded:
         require_entries(folder / EXPLORER_FILE, recorded["explorer"], _EXPLORER)
     stages = _read_history(folder / HISTORY_FILE, metrics.get("explained_member"))
-    data = ReportData(config, metrics, stages, classes, confusion, **recorded)
-    for name in ("test_score", "val_score", "epochs"):
-        try:
-            data.per_run(name)
-        except ValueError as error:
-            raise damaged_file(path, f"is inconsistent: {error}") from None
-    return data
+    return ReportData(config, metrics, stages, classes, confusion, **recorded)
 
 
 def _read_config(path: Path) -> dict[str, Any]:
@@ -227,17 +220,7 @@ def _read_config(path: Path) -> dict[str, Any]:
         raise HPGMNError(str(error), RESTORE) from None
     check_format(path, config.get("format"), RUN_FORMAT)
     require_entries(path, config, _CONFIG)
-    if not isinstance(config["splits"], list) or not isinstance(config["settings"], dict):
-        raise damaged_file(path, "must hold a list 'splits' and a mapping 'settings'")
     return config
-
-
-def _check_metrics(path: Path, metrics: Mapping[str, Any]) -> None:
-    splits, seeds = metrics["splits"], metrics["seeds"]
-    if not isinstance(splits, list) or not splits:
-        raise damaged_file(path, f"must hold a list 'splits' (got {splits!r})")
-    if not isinstance(seeds, int) or isinstance(seeds, bool) or seeds < 1:
-        raise damaged_file(path, f"must hold a whole number 'seeds' (got {seeds!r})")
 
 
 def _class_names(path: Path, metrics: Mapping[str, Any]) -> list[str] | None:
