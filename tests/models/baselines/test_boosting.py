@@ -70,7 +70,7 @@ def test_it_is_lightgbm_on_the_table(request, kind, weights):
     model = Boosting(task, state.done["main"])
     labels = task.train_labels[0]
     nodes = np.flatnonzero(labels >= 0)
-    rows = model.rows(0, np.arange(graph.num_nodes))
+    rows = model.table(0, np.arange(graph.num_nodes))
     counts = np.bincount(labels[nodes], minlength=graph.num_classes)
     weight = nodes.size / (graph.num_classes * np.maximum(counts, 1))[labels[nodes]]
     expected = lightgbm.train(
@@ -89,7 +89,7 @@ def test_contributions_add_up_to_the_raw_scores(graph, two_classes):
         task = task_of(one, (0, 1))
         done = train(task, ENTRY).done
         model, nodes = Boosting(task, done["main"]), np.array([3, 0, 17])
-        assert len(model.columns) == model.rows(1, nodes).shape[1]
+        assert len(model.columns) == model.table(1, nodes).shape[1]
         sums = model.contributions(1, nodes).sum(axis=-1)
         found = logits(task, ENTRY, done, torch.from_numpy(nodes))[1].numpy()
         expected = found if one.num_classes > 2 else found[:, 1:] - found[:, :1]

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.rnn import pad_sequence
+from typing_extensions import override
 
 from hpgmn.base.errors import HPGMNError, Remedy
 from hpgmn.base.metrics import class_loss
@@ -26,9 +28,8 @@ from hpgmn.models.baselines.node_table import (
     make_bases,
     modes_of,
 )
-from hpgmn.models.layers import Output
+from hpgmn.models.layers import RowModel
 from hpgmn.models.stage import READ_NODES, ModelEntry, Parameters, TrainingStage, TrainingTask
-from hpgmn.statistics.operators import take_nodes
 
 if TYPE_CHECKING:
     from lightgbm import Booster
@@ -88,10 +89,10 @@ class BoostingRounds:
         self._trees = trees_per_round(task.num_classes)
         self._bases = make_bases(task.statistics, task.settings[0])
         fixed = label_free_rows(task.statistics, task.settings[0], self._bases)
-        self._class_weights = task.class_weights
+        weights = task.class_weights
+        self._class_weights = None if weights is None else weights.cpu()
         self._boosters: list[Booster] = []
         self._rows: list[Array] = []
-        self._threads: list[int] = []
         self._iterations: list[list[int]] = []
         self._scores: list[Array] = []
         self._labels: list[tuple[Tensor, Tensor]] = []
@@ -104,14 +105,13 @@ class BoostingRounds:
             rows = np.concatenate([fixed[both], counted[both]], axis=1)
             weight = None
             if self._class_weights is not None:
-                weight = self._class_weights[number].cpu().numpy()[train[nodes]]
+                weight = self._class_weights[number].numpy()[train[nodes]]
             parameters = _parameters(task, number, nodes.size, rows.shape[1])
             data = lightgbm.Dataset(
                 rows[: nodes.size], label=train[nodes], weight=weight, params=parameters
             )
             self._boosters.append(lightgbm.Booster(parameters, data))
             self._rows.append(rows)
-            self._threads.append(_threads(rows.size))
             self._iterations.append([])
             self._scores.append(np.zeros((both.size, self._trees)))
             self._labels.append((torch.from_numpy(train[nodes]), torch.from_numpy(val[others])))
@@ -121,25 +121,23 @@ class BoostingRounds:
 
         Shapes are (1, V, C) and (1, V).
         """
-        booster, scores = self._boosters[replica], self._scores[replica]
+        booster, scores, rows = self._boosters[replica], self._scores[replica], self._rows[replica]
         number = booster.current_iteration()
         booster.update()
         if booster.current_iteration() > number:  # no further split changes nothing
             sums: Any = booster.predict(
-                self._rows[replica],
+                rows,
                 start_iteration=number,
                 num_iteration=1,
                 raw_score=True,
-                num_threads=self._threads[replica],
+                num_threads=_threads(rows.size),
             )
             scores += sums.reshape(scores.shape)
         self._iterations[replica].append(booster.current_iteration())
         train, val = self._labels[replica]
         logits = class_logits(torch.from_numpy(scores)).float()[None]
         seen = torch.ones(1, train.numel(), dtype=torch.bool)
-        weights = self._class_weights
-        if weights is not None:
-            weights = weights[replica : replica + 1].cpu()
+        weights = None if self._class_weights is None else self._class_weights[[replica]]
         loss = class_loss(logits[:, : train.numel()], train[None], seen, weights)
         return loss, logits[:, train.numel() :], val[None]
 
@@ -150,15 +148,13 @@ class BoostingRounds:
             made = self._iterations[replica][number - 1]
             model = self._boosters[replica].model_to_string(num_iteration=made)
             width = self._rows[replica].shape[1]
-            texts.append(zlib.compress(clean_booster(model, width, self._trees).encode()))
-        stored = torch.zeros(len(texts), max(len(text) for text in texts), dtype=torch.uint8)
-        for row, text in zip(stored, texts, strict=True):
-            row[: len(text)] = torch.frombuffer(bytearray(text), dtype=torch.uint8)
+            text = zlib.compress(clean_booster(model, width, self._trees).encode())
+            texts.append(torch.frombuffer(bytearray(text), dtype=torch.uint8))
         bases = {
             name: torch.from_numpy(value)[None].repeat(len(texts), *[1] * value.ndim)
             for name, value in self._bases.items()
         }
-        return {_TEXT: stored} | bases
+        return {_TEXT: pad_sequence(texts, batch_first=True)} | bases
 
 
 def trees_per_round(num_classes: int) -> int:
@@ -205,7 +201,7 @@ def _parameters(task: TrainingTask, number: int, nodes: int, width: int) -> dict
     }
 
 
-class Boosting(nn.Module):
+class Boosting(RowModel):
     """Trained boosters: the logits of each replica are the sums of its trees.
 
     Its parameters are those of :meth:`BoostingRounds.parameters`; none before training.
@@ -219,42 +215,25 @@ class Boosting(nn.Module):
             self.register_parameter(name, nn.Parameter(value, requires_grad=False))
         if not stored:
             return
-        settings, graph = task.settings[0], task.graph
-        trees = trees_per_round(task.num_classes)
-        try:
-            texts = stored[_TEXT]
-            self._bases = {
-                name: value[0].cpu().numpy() for name, value in stored.items() if name != _TEXT
-            }
-            self.columns = columns(graph, settings, self._bases, _class_names(task))
-            self._boosters = [
-                _read_booster(row.cpu().numpy().tobytes(), len(self.columns), trees)
-                for row in texts
-            ]
-        except (ValueError, KeyError, TypeError, IndexError, zlib.error) as error:
-            raise HPGMNError(
-                f"The boosters of the model are damaged ({type(error).__name__}: {error}).",
-                Remedy("Restore the model's file") | "Train again",
-            ) from None
+        self._bases = {
+            name: value[0].cpu().numpy() for name, value in stored.items() if name != _TEXT
+        }
+        self.columns = columns(task.graph, task.settings[0], self._bases, _class_names(task))
+        width, trees = len(self.columns), trees_per_round(task.num_classes)
+        self._boosters = [
+            _read_booster(row.cpu().numpy().tobytes(), width, trees) for row in stored[_TEXT]
+        ]
 
-    def forward(
-        self,
-        inputs: Mapping[str, Any],
-        noise: Noise | None = None,
-        nodes: Tensor | None = None,
-        classify: Tensor | None = None,
-        *,
-        penalties: bool = False,
-    ) -> Output:
-        """Compute class logits; see :meth:`hpgmn.models.hpgmn.HPGMN.forward`."""
+    @override
+    def rows(self, inputs: Mapping[str, Any], noise: Noise | None, nodes: Tensor | None) -> Tensor:
         found, trees = [], trees_per_round(self._task.num_classes)
         for replica in range(len(self._boosters)):
             chosen = torch.arange(self._task.graph.num_nodes) if nodes is None else nodes[replica]
             scores = self._predict(replica, chosen.cpu().numpy(), raw_score=True)
             found.append(class_logits(torch.from_numpy(scores.reshape(chosen.numel(), trees))))
-        return Output(take_nodes(torch.stack(found).float().to(self._task.device), classify))
+        return torch.stack(found).float().to(self._task.device)
 
-    def rows(self, replica: int, nodes: Array) -> Array:
+    def table(self, replica: int, nodes: Array) -> Array:
         """Return the rows of some nodes in a replica's table: (B, W) float32."""
         task = self._task
         fixed = label_free_rows(task.statistics, task.settings[0], self._bases)
@@ -275,7 +254,7 @@ class Boosting(nn.Module):
         """Return what LightGBM predicts, in parts of rows."""
         parts = []
         for first in range(0, max(nodes.size, 1), READ_NODES):
-            rows = self.rows(replica, nodes[first : first + READ_NODES])
+            rows = self.table(replica, nodes[first : first + READ_NODES])
             found = self._boosters[replica].predict(rows, num_threads=_threads(rows.size), **kind)
             parts.append(np.asarray(found))
         return np.concatenate(parts)
@@ -286,13 +265,16 @@ def _read_booster(stored: bytes, width: int, trees: int) -> Booster:
     """Read a booster from its compressed text."""
     lightgbm = _import_lightgbm()
     reader = zlib.decompressobj()
-    text = reader.decompress(stored, _MOST_BYTES).decode("ascii")
-    if not reader.eof:
-        raise ValueError("incomplete text")
     try:
+        text = reader.decompress(stored, _MOST_BYTES).decode("ascii")
+        if not reader.eof:
+            raise ValueError("incomplete text")
         booster: Booster = lightgbm.Booster(model_str=clean_booster(text, width, trees))
-    except lightgbm.basic.LightGBMError as error:
-        raise ValueError(str(error)) from None
+    except (ValueError, KeyError, zlib.error, lightgbm.basic.LightGBMError) as error:
+        raise HPGMNError(
+            f"A booster of the model is damaged ({type(error).__name__}: {error}).",
+            Remedy("Restore the model's file") | "Train again",
+        ) from None
     return booster
 
 

@@ -83,7 +83,7 @@ def make_bases(statistics: LocalStatistics, settings: Any) -> dict[str, Array]:
             bases["attributes_columns"] = np.empty(0, np.int32)
             bases["attributes_basis"] = np.empty((0, dim))
         for mode in edge_modes(graph, settings.neighbors):
-            bases |= _reduce(_adjacency(statistics, mode), dim, mode)
+            bases |= _reduce(_matrix(statistics, mode, "symmetric"), dim, mode)
         return {
             name: value.astype(np.int32 if value.ndim == 1 else np.float32)
             for name, value in bases.items()
@@ -110,7 +110,7 @@ def label_free_rows(statistics: LocalStatistics, settings: Any, bases: Bases) ->
         if bases["attributes_raw"].size < x.shape[1]:
             parts.append(reduced)
         for mode in modes_of(bases):
-            adjacency, mean = statistics.adjacency(mode), _mean(statistics, mode)
+            adjacency, mean = statistics.adjacency(mode), _matrix(statistics, mode, "row")
             degree = np.diff(adjacency.indptr).astype(np.float32)
             strength = np.asarray(adjacency.sum(axis=1), np.float32).reshape(-1)
             parts += [np.stack([degree, strength, mean @ degree], axis=1)]
@@ -120,7 +120,7 @@ def label_free_rows(statistics: LocalStatistics, settings: Any, bases: Bases) ->
             for _ in range(settings.hops):
                 states = mean @ states
                 parts.append(states)
-            links = _adjacency(statistics, mode) @ _node_vectors(statistics, bases, mode)
+            links = _matrix(statistics, mode, "symmetric") @ _node_vectors(statistics, bases, mode)
             parts += [links, mean @ links]
         return np.concatenate(parts, axis=1, dtype=np.float32)
 
@@ -138,7 +138,7 @@ def label_rows(
     for mode in modes:
         counts = statistics.adjacency(mode) @ known
         parts += [counts, *_shares(counts)]
-        mean = _mean(statistics, mode)
+        mean = _matrix(statistics, mode, "row")
         far = np.zeros_like(counts)
         for fold in range(FOLDS):
             members = np.flatnonzero(folds == fold)
@@ -216,14 +216,11 @@ def _extremes(adjacency: sp.csr_array, values: Array, *, largest: bool) -> Array
     return found
 
 
-def _mean(statistics: LocalStatistics, mode: str) -> sp.csr_array:
-    return statistics.once(("mean", mode), lambda: transition(statistics.adjacency(mode), "row"))
-
-
-def _adjacency(statistics: LocalStatistics, mode: str) -> sp.csr_array:
-    """Return the adjacency whose rows are reduced by an SVD."""
+def _matrix(statistics: LocalStatistics, mode: str, normalization: str) -> sp.csr_array:
+    """Return the normalised adjacency: "row" for means, "symmetric" for an SVD of its rows."""
     return statistics.once(
-        ("symmetric", mode), lambda: transition(statistics.adjacency(mode), "symmetric")
+        ("matrix", mode, normalization),
+        lambda: transition(statistics.adjacency(mode), normalization),
     )
 
 
