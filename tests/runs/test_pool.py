@@ -204,15 +204,25 @@ def test_a_damaged_schedule_is_named(start, tmp_path):
         train_pool(start(resume=True), MEMBERS)
 
 
-# Edge direction.
-
-
 def one_way(graph):
     """The same graph with some edges in one direction only."""
     splits = graph.splits
     masks = {f"{part}_mask": getattr(splits, part) for part in ("train", "val", "test")}
     kept = graph.edge_index[:, ::2]
     return Graph(graph.x, kept, graph.y, name=graph.name, directed=True, **masks)
+
+
+def test_states_of_another_graph_are_refused_and_kept(start, small_graph, tmp_path):
+    with pytest.raises(KeyboardInterrupt):
+        train_pool(start(should_stop=stop_after(20)), MEMBERS)
+    before = sorted((tmp_path / "run" / "state").rglob("*"))
+    training = replace(start(resume=True), graph=one_way(small_graph))
+    with pytest.raises(HPGMNError, match="started with other settings, graph"):
+        train_pool(training, MEMBERS)
+    assert sorted((tmp_path / "run" / "state").rglob("*")) == before
+
+
+# Edge direction.
 
 
 def test_the_direction_with_the_best_score_is_kept(small_graph, tmp_path):

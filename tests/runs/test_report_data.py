@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -25,19 +24,15 @@ from hpgmn.base.settings import settings_dict
 from hpgmn.explain import explain_model, replicas
 from hpgmn.explain import explorer as explorer_module
 from hpgmn.explain import model as model_module
-from hpgmn.graph import Split
 from hpgmn.models import find_model
 from hpgmn.report.rendering import CURVE_NAMES
 from hpgmn.runs import report_data as module
 from hpgmn.runs.fit import fit_run
 from hpgmn.runs.folder import prepare_folder
 from hpgmn.runs.report_data import (
-    Explanations,
     build_report,
     compute,
     explain_training,
-    fitted_report_data,
-    learning_curves,
     read_report_data,
     write_report,
 )
@@ -156,40 +151,12 @@ def test_history_becomes_one_table_for_each_stage(make_run):
     assert read_report_data(folder).stages == ()
 
 
-def test_curves_from_memory_are_those_of_the_file():
-    nan, inf = math.nan, math.inf
-    history = {
-        "loss": torch.tensor([[1.0, 2.0], [0.5, nan], [nan, nan]]),  # (E, R)
-        "val_score": torch.tensor([[0.25, inf], [0.5, 0.75], [0.5, 0.5]]),
-    }
-    [curves] = learning_curves({"main": history})
-    assert (curves.stage, curves.epochs.tolist()) == ("main", [1, 2])
-    np.testing.assert_equal(curves.curves["loss"], [[1.0, 0.5], [2.0, nan]])
-    np.testing.assert_equal(curves.curves["val_score"], [[0.25, 0.5], [nan, nan]])
-    np.testing.assert_equal(curves.curves["val_loss"], np.full((2, 2), nan))
-
-
-def test_a_training_in_memory_counts_its_labelled_test_nodes(make_run):
-    y = np.array([0, 1, -1, 1])
-    test = np.array([True, True, True, False])
-    split = Split(train=~test, val=np.zeros(4, bool), test=test)
-    logits = torch.eye(2)[torch.tensor([[0, 0, 1, 1], [1, 1, 0, 0]])]
-    fitted = SimpleNamespace(logits=logits, history={})
-    run = SimpleNamespace(fitted=fitted, splits=[split, split], metrics={"model": "hpgmn"})
-    graph = SimpleNamespace(y=y, class_names=("a", "b"))
-    data = fitted_report_data(make_run(), graph, run, Explanations({"a": 1}, {"b": 2}))
-    assert data.confusion.tolist() == [[1, 1], [1, 1]]
-    assert (data.classes, data.audit, data.understanding) == (("a", "b"), {"a": 1}, {"b": 2})
-
-
 def test_written_report_is_the_built_one(make_run):
     folder = make_run()
     before = {path.name for path in folder.iterdir()}
     path = write_report(folder)
     assert path.read_text(encoding="utf-8") == build_report(folder)
     assert {path.name for path in folder.iterdir()} == before | {"report.html"}
-    write_report(folder, read_report_data(folder))
-    assert path.read_text(encoding="utf-8") == build_report(folder)
 
 
 def test_failed_report_leaves_the_old_page(make_run, monkeypatch):
@@ -246,14 +213,14 @@ def test_an_oversized_file_is_not_read(make_run, monkeypatch, name):
     [
         ({"test_score": [0.5]}, r"'test_score' .*\(got 1 values\)"),
         ({"test_score": 0.5}, r"'test_score' .*\(got 0.5\)"),
-        ({"splits": 2}, r"'splits' \(got 2\)"),
-        ({"seeds": 0}, r"'seeds' \(got 0\)"),
+        ({"splits": 2}, "int"),
+        ({"seeds": 0}, "0 seeds"),
         ({"graph_summary": {"class_names": ["a", "a"]}}, "'class_names'"),
     ],
 )
 def test_inconsistent_metrics_are_refused(make_run, changes, fact):
     with pytest.raises(HPGMNError, match=rf"metrics\.json .*{fact}"):
-        read_report_data(make_run(**changes))
+        build_report(make_run(**changes))
 
 
 def test_missing_key_is_named(make_run):

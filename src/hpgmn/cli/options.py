@@ -48,8 +48,7 @@ Metric: TypeAlias = Annotated[
     typer.Option(
         help="The metric that selects epochs and is reported: accuracy, balanced_accuracy, "
         "macro_f1, roc_auc, average_precision, or for two classes precision@K, such as "
-        "precision@50 [the dataset's, or accuracy]. For imbalanced classes: average_precision "
-        "(two classes) or balanced_accuracy."
+        "precision@50 [the dataset's, or one that fits the classes]."
     ),
 ]
 Positive: TypeAlias = Annotated[

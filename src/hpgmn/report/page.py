@@ -321,7 +321,7 @@ def _ensemble(data: ReportData) -> dict[str, Any]:
     return {
         "untrained": [row for row in tried if row["name"] not in names],
         "figure": model_plots.share_bars(
-            {short(row["name"]): row["weight"] for row in used},
+            {row["name"]: row["weight"] for row in used},
             *("members", "weight, mean over splits", "Weight of each member"),
         ),
         "members": rows,

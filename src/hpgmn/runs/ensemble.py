@@ -144,8 +144,7 @@ def write_ensemble(
     metrics |= {"config": spec.as_dict(), "explained_member": shown, "members": rows}
     metrics |= training.common_metrics() | extra
     finish(folder, metrics)
-    [history] = [one.fitted.history for one in kept if one.name == shown]
-    return FittedRun(metrics, ensemble, replace(fitted, history=history), splits, spec)
+    return FittedRun(metrics, ensemble, fitted, splits, spec)
 
 
 def _describe_members(

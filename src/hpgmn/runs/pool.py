@@ -16,14 +16,13 @@ import logging
 import math
 import shutil
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from hpgmn.base.errors import HPGMNError, Remedy, count_noun
 from hpgmn.base.files import damaged_file, verify_run_checksum, with_checksum, write_text
-from hpgmn.base.metrics import metric_words
 from hpgmn.base.parsing import read_json
 from hpgmn.base.settings import make_settings, read_yaml, settings_dict, to_plain
 from hpgmn.graph import Graph
@@ -43,6 +42,7 @@ from hpgmn.runs.portfolio import Member, selected_members
 from hpgmn.runs.spec import CONFIG_FILE, RunSpec
 from hpgmn.training import replicas
 from hpgmn.training.replicas import Progress
+from hpgmn.training.state import OtherTrainingError
 
 logger = logging.getLogger(__name__)
 
@@ -125,7 +125,7 @@ def _train_portfolio(training: Training) -> FittedRun:
     if spec.selection["portfolio"] == "single":
         best = pool.best()
         content["chosen"] = best.member.name
-        training.notify(_sentence(content))
+        training.notify(f"Best member on validation nodes: '{best.name}'.")
         return _write_best(training, best, portfolio=content, **extra)
     weights = ensemble_weights(spec, graph, pool.trained, training.splits)
     refitted = None
@@ -146,16 +146,6 @@ def _write_best(training: Training, best: TrainedMember, **extra: Any) -> Fitted
     best = replace(best, spec=replace(best.spec, refit=asked.refit, selection=asked.selection))
     write_config(folder, best.spec, read_yaml(folder / CONFIG_FILE).get("made_with"))
     return training.write(best, **extra)
-
-
-def _sentence(content: Mapping[str, Any]) -> str:
-    """Summarise which member was kept, and by how much it is the best."""
-    scores = {row["name"]: row["val_score_mean"] for row in content["members"]}
-    best = scores.pop(content["chosen"])
-    others = [score for score in scores.values() if score is not None]
-    metric = metric_words(content["metric"], content["positive"])
-    text = f"Best member on validation nodes: '{content['chosen']}', {metric} {100 * best:.1f}"
-    return f"{text}; the next has {100 * max(others):.1f}." if others else f"{text}."
 
 
 @dataclass(frozen=True)
@@ -195,7 +185,7 @@ def train_pool(
     Args:
         time_limit: in seconds. Without one, Ctrl-C saves the state and raises KeyboardInterrupt.
     """
-    work = _PoolWork(training, members, time_limit)
+    work = _PoolWork(training, time_limit)
     trained: list[TrainedMember] = []
     rows: list[dict[str, Any]] = []
     for member in members:
@@ -225,9 +215,7 @@ class _StoppedMemberError(HPGMNError):
 class _PoolWork:
     """The training of a pool: its schedule file, its budget, and what is compared at rungs."""
 
-    def __init__(
-        self, training: Training, members: Sequence[Member], time_limit: float | None
-    ) -> None:
+    def __init__(self, training: Training, time_limit: float | None) -> None:
         self.training, self.time_limit = training, time_limit
         self.states = training.folder / STATE_FOLDER
         self.states.mkdir(exist_ok=True)
@@ -291,6 +279,8 @@ class _PoolWork:
         self.member_end = self.left + earlier - MEMBER_SHARE * self.limit
         try:
             result = self._fit(member, row)
+        except OtherTrainingError:  # such as a changed graph: nothing of the run fits
+            raise
         except HPGMNError as error:
             row["failure"] = str(error)
             self.errors.append(error.with_traceback(None))

@@ -11,13 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from hpgmn.base.errors import HPGMNError, Remedy, SettingError
 from hpgmn.base.files import RESTORE, RUN_FORMAT, check_format, damaged_file, write_text
 from hpgmn.base.parsing import parse_json
 from hpgmn.base.settings import read_yaml
-from hpgmn.evaluation.scores import confusion_counts
 from hpgmn.graph import Array, Graph
 from hpgmn.report import LearningCurves, ReportData, ReportDataError, render_report
 from hpgmn.report.rendering import CURVE_NAMES, mapping, number
@@ -37,7 +35,6 @@ from hpgmn.training.saved import SavedModel
 
 if TYPE_CHECKING:
     from hpgmn.explain.replicas import ReplicaView
-    from hpgmn.runs.fit import FittedRun
 
 logger = logging.getLogger(__name__)
 
@@ -69,23 +66,23 @@ _NO_MEMORY = (
 )
 
 
-def write_report(folder: Path, data: ReportData | None = None) -> Path:
-    """Write ``report.html`` into a run folder, from memory or from the folder's files."""
+def write_report(folder: Path) -> Path:
+    """Write ``report.html`` into a run folder, from the folder's other files."""
     path = folder / REPORT_FILE
-    write_text(path, build_report(folder, data))
+    write_text(path, build_report(folder))
     return path
 
 
-def build_report(folder: Path, data: ReportData | None = None) -> str:
+def build_report(folder: Path) -> str:
     """Return the page of a run folder, or raise an HPGMNError that names the faulty file."""
     try:
-        return render_report(data or read_report_data(folder))
+        return render_report(read_report_data(folder))
     except ReportDataError as error:
         path = folder / _FILES[error.part]
         raise damaged_file(path, f"has unexpected content ({error})") from None
 
 
-# From memory
+# Explanations
 
 
 @dataclass(frozen=True)
@@ -188,48 +185,7 @@ def _left_out(reason: object) -> dict[str, Any]:
     return {"left_out": str(reason)}
 
 
-def fitted_report_data(
-    folder: Path, graph: Graph, run: FittedRun, explanations: Explanations
-) -> ReportData:
-    """Return the report data of a training in memory; only the config is read from the folder."""
-    names = graph.class_names
-    predicted = run.fitted.logits.argmax(dim=-1).numpy()
-    tested = [split.test & (graph.y >= 0) for split in run.splits]
-    return ReportData(
-        config=_read_config(folder / CONFIG_FILE),
-        metrics=run.metrics,
-        stages=learning_curves(run.fitted.history),
-        classes=tuple(str(name) for name in names),
-        confusion=confusion_counts(predicted, graph.y, tested, len(names)),
-        audit=explanations.audit,
-        understanding=explanations.overview,
-        explorer=explanations.explorer,
-    )
-
-
-def learning_curves(histories: Mapping[str, Mapping[str, Tensor]]) -> tuple[LearningCurves, ...]:
-    """Return the curves of a training.
-
-    Args:
-        histories: for each stage and each recorded number (E, R), NaN where a run has stopped.
-    """
-    stages = []
-    for stage, history in histories.items():
-        is_running = ~np.isnan(history["loss"].T.numpy())
-        reached = is_running.any(axis=0)
-        curves = {}
-        for name in CURVE_NAMES:
-            curves[name] = np.full((len(is_running), int(reached.sum())), np.nan)
-            if name in history:
-                values = history[name].double().T.numpy()
-                is_shown = is_running & np.isfinite(values)
-                curves[name] = np.where(is_shown, values, np.nan)[:, reached]
-        if reached.any():
-            stages.append(LearningCurves(stage, np.flatnonzero(reached) + 1, curves))
-    return tuple(stages)
-
-
-# From a folder
+# The data of the report
 
 
 def read_report_data(folder: Path) -> ReportData:
@@ -245,7 +201,6 @@ def read_report_data(folder: Path) -> ReportData:
             )
     config, path = _read_config(folder / CONFIG_FILE), folder / METRICS_FILE
     metrics = read_metrics(path, _METRICS)
-    _check_metrics(path, metrics)
     classes, confusion = _read_confusion(folder / PREDICTIONS_FILE, _class_names(path, metrics))
     recorded = {  # runs of earlier versions lack some of these files
         part: read_object(folder / _FILES[part])
@@ -255,13 +210,7 @@ def read_report_data(folder: Path) -> ReportData:
     if "explorer" in recorded:
         require_entries(folder / EXPLORER_FILE, recorded["explorer"], _EXPLORER)
     stages = _read_history(folder / HISTORY_FILE, metrics.get("explained_member"))
-    data = ReportData(config, metrics, stages, classes, confusion, **recorded)
-    for name in ("test_score", "val_score", "epochs"):
-        try:
-            data.per_run(name)
-        except ValueError as error:
-            raise damaged_file(path, f"is inconsistent: {error}") from None
-    return data
+    return ReportData(config, metrics, stages, classes, confusion, **recorded)
 
 
 def _read_config(path: Path) -> dict[str, Any]:
@@ -271,17 +220,7 @@ def _read_config(path: Path) -> dict[str, Any]:
         raise HPGMNError(str(error), RESTORE) from None
     check_format(path, config.get("format"), RUN_FORMAT)
     require_entries(path, config, _CONFIG)
-    if not isinstance(config["splits"], list) or not isinstance(config["settings"], dict):
-        raise damaged_file(path, "must hold a list 'splits' and a mapping 'settings'")
     return config
-
-
-def _check_metrics(path: Path, metrics: Mapping[str, Any]) -> None:
-    splits, seeds = metrics["splits"], metrics["seeds"]
-    if not isinstance(splits, list) or not splits:
-        raise damaged_file(path, f"must hold a list 'splits' (got {splits!r})")
-    if not isinstance(seeds, int) or isinstance(seeds, bool) or seeds < 1:
-        raise damaged_file(path, f"must hold a whole number 'seeds' (got {seeds!r})")
 
 
 def _class_names(path: Path, metrics: Mapping[str, Any]) -> list[str] | None:

@@ -15,7 +15,7 @@ from hpgmn.base.files import lock_folder
 from hpgmn.graph import Graph, Split
 from hpgmn.graph.datasets import DATASETS, load
 from hpgmn.models import has_settings_for, is_custom, read_config
-from hpgmn.runs.fit import FittedRun, Monitor, ProgressCallback, make_monitor
+from hpgmn.runs.fit import Monitor, ProgressCallback, make_monitor
 from hpgmn.runs.folder import (
     LOG_FILE,
     check_resume,
@@ -307,7 +307,6 @@ class Job:
             if failures:
                 raise failures[folder]
             metrics = finished_run(folder)
-        fitted = None
         if metrics is not None:  # only the report is missing
             opened = open_run(folder, spec.model if is_custom(spec.model) else None)
             spec, model = opened.spec, opened.model
@@ -328,24 +327,17 @@ class Job:
                 monitor = replace(monitor, should_stop=lambda: False)
         run = Run(folder, spec, model, graph=graph, metrics=metrics, device=spec.device)
         if report:
-            explain_run(run, monitor, fitted)
+            explain_run(run, monitor)
         return run
 
 
-def explain_run(run: Run, monitor: Monitor, fitted: FittedRun | None = None) -> None:
-    """Write the audit, the explanations and the report of a finished run.
-
-    Without the training in memory the report is made from the files of the run.
-    """
-    from hpgmn.runs.report_data import explain_training, fitted_report_data, write_report
+def explain_run(run: Run, monitor: Monitor) -> None:
+    """Write the audit, the explanations and the report of a finished run."""
+    from hpgmn.runs.report_data import explain_training, write_report
 
     spec = run.spec
     if spec.device == "cuda" and resolve_device("auto") == "cpu":  # it was trained elsewhere
         spec = replace(spec, device="cpu")
-    explanations = explain_training(spec, run.graph, run.model, monitor.step)
-    explanations.write(run.folder)
+    explain_training(spec, run.graph, run.model, monitor.step).write(run.folder)
     monitor.step("Report")
-    data = None
-    if fitted is not None:
-        data = fitted_report_data(run.folder, run.graph, fitted, explanations)
-    write_report(run.folder, data)
+    write_report(run.folder)

@@ -123,7 +123,7 @@ def tune(
         splits: "all", a number or numbers [the first three].
         seeds: seeds per split [1].
         protocol: a published protocol, whose splits are used.
-        metric: what is optimised [that of the dataset, or accuracy].
+        metric: what is optimised [that of the dataset, or one that fits the classes].
         settings: fixed in all trials.
         timeout: seconds after which no trial starts.
         device: "auto", "cpu" or "cuda".

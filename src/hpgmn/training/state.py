@@ -322,10 +322,14 @@ def write_state(path: Path, state: TrainState, identity: str) -> None:
     write_tensors(path, tensors, metadata)
 
 
+class OtherTrainingError(HPGMNError):
+    """The states in a folder are those of another training."""
+
+
 def require_identity(stored: object, identity: str, folder: Path) -> None:
     """Refuse to resume another training than the requested one."""
     if stored != identity:
-        raise HPGMNError(
+        raise OtherTrainingError(
             f"{folder.parent} was started with other settings, graph, splits, seeds or code.",
             Remedy("Restore what has changed and resume", option="resume", value=True)
             | Remedy("Start again", option="overwrite", value=True),
