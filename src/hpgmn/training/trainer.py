@@ -312,15 +312,18 @@ def train(
         epochs: for some stages (R,) the epoch whose parameters each replica keeps, 0 for the
             initial ones. Validation then selects nothing and ``should_finish`` is not called.
     """
+    scorer, state = metric_of(metric, positive), state or TrainState()
     if entry.rounds is not None:
-        return _train_rounds(
-            *(task, entry, state or TrainState(), metric_of(metric, positive), watch),
-            *(should_finish, (epochs or {}).get("main")),
-        )
+        if "main" not in state.done:
+            fixed = (epochs or {}).get("main")
+            stage = run_rounds(task, entry, state, scorer, watch, should_finish, fixed)
+            cause = ("The sums of trees overflow.", Remedy("Lower the learning rate", setting="lr"))
+            finish_stage(state, stage, task.replicas, lambda _: cause, fixed)
+        return state
     return train_stages(
         task,
         entry.stages_of(task.settings[0]),
-        metric=metric_of(metric, positive),
+        metric=scorer,
         state=state,
         watch=watch,
         should_finish=should_finish,
@@ -346,23 +349,6 @@ def train_stages(
         if name not in state.done:
             fixed = (epochs or {}).get(name)
             _run_stage(task, name, build, state, metric, watch, ranks, should_finish, fixed)
-    return state
-
-
-def _train_rounds(
-    task: TrainingTask,
-    entry: ModelEntry,
-    state: TrainState,
-    metric: Metric,
-    watch: Watcher | None,
-    should_finish: Callable[[], bool],
-    fixed: Tensor | None,
-) -> TrainState:
-    """Train a model without gradients; its rounds count as epochs."""
-    if "main" not in state.done:
-        stage = run_rounds(task, entry, state, metric, watch, should_finish, fixed)
-        cause = ("The sums of trees overflow.", Remedy("Lower the learning rate", setting="lr"))
-        finish_stage(state, stage, task.replicas, lambda number: cause, fixed)
     return state
 
 
