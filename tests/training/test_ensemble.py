@@ -10,7 +10,7 @@ import torch
 
 from hpgmn.base.errors import HPGMNError
 from hpgmn.base.files import with_checksum
-from hpgmn.base.metrics import fit_temperature
+from hpgmn.base.metrics import fit_temperature, fit_temperatures
 from hpgmn.base.settings import make_settings
 from hpgmn.graph import Graph
 from hpgmn.models import find_model
@@ -87,7 +87,7 @@ def _without_outputs(ensemble):
 def test_temperatures_are_fitted_to_the_ensemble(ensemble, small_graph, tmp_path):
     logits = ensemble.logits(small_graph)
     val = [small_graph.split(1).val, small_graph.split(0).val]
-    ensemble.calibrate(logits, small_graph.y, val)
+    ensemble.temperatures = fit_temperatures(logits, small_graph.y, val)
     expected = [
         fit_temperature(row[torch.from_numpy(mask)].double().numpy(), small_graph.y[mask])
         for row, mask in zip(logits, val, strict=True)

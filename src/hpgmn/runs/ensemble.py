@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from hpgmn.base.files import write_text
+from hpgmn.base.metrics import fit_temperatures
 from hpgmn.base.settings import read_yaml, to_plain
 from hpgmn.evaluation.scores import scores
 from hpgmn.evaluation.selection import select_weights
@@ -104,7 +105,8 @@ def write_ensemble(
     ensemble = SavedEnsemble.of({one.name: one.model for one in final}, weights, spec.splits)
     selected = ensemble_logits(spec, trained, weights)
     if spec.calibrate:
-        ensemble.calibrate(selected, graph.y, [split.val for split in splits])
+        val = [split.val for split in splits]
+        ensemble.temperatures = fit_temperatures(selected, graph.y, val)
     logits = selected if refitted is None else ensemble_logits(spec, final, weights)
     ensemble.remember(graph, spec.device, logits)
     shutil.rmtree(folder / MEMBERS_FOLDER, ignore_errors=True)  # of a killed process

@@ -25,7 +25,7 @@ from hpgmn.base.files import (
     with_checksum,
     write_text,
 )
-from hpgmn.base.metrics import calibrated_probabilities, fit_temperatures, mean_logits
+from hpgmn.base.metrics import calibrated_probabilities, mean_logits
 from hpgmn.base.parsing import read_json
 from hpgmn.graph import Array, Graph
 from hpgmn.models import is_custom
@@ -42,13 +42,7 @@ members and seeds."""
 
 
 class Predictor(Protocol):
-    """A trained model as predictions, scores, explanations and reports use it.
-
-    Attributes:
-        metadata: name, fingerprint, sizes, class names and preparation of the training graph.
-        node_ids: ids of the training graph's nodes, if it has any.
-        train_labels: (R, N), -1 outside the train nodes.
-    """
+    """A trained model as predictions, scores, explanations and reports use it: see SavedModel."""
 
     metadata: dict[str, Any]
     node_ids: Array | None
@@ -135,10 +129,6 @@ class SavedEnsemble:
         }
         self.train_labels = np.stack([labels[split] for split in self.splits])
 
-    def __getstate__(self) -> dict[str, Any]:
-        """Copy and pickle without the cached outputs."""
-        return {**self.__dict__, "_latest": None}
-
     @classmethod
     def of(
         cls, members: Mapping[str, SavedModel], weights: Weights, splits: Sequence[int]
@@ -179,10 +169,6 @@ class SavedEnsemble:
         return sorted(
             self.members, key=lambda name: (self.members[name].name != "hpgmn", -weights[name])
         )
-
-    def calibrate(self, logits: Tensor, y: Array, val: Sequence[Array]) -> None:
-        """Fit the temperatures of logits (R, N, C) to validation nodes, R masks."""
-        self.temperatures = fit_temperatures(logits, y, val)
 
     def remember(self, graph: Graph, device: torch.device | str, logits: Tensor) -> None:
         """Keep the logits (R, N, C) of a graph that are known already."""

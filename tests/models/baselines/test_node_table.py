@@ -1,5 +1,6 @@
 """The table of boosting equals a slow one, and no row depends on the node's own label."""
 
+import tracemalloc
 from types import SimpleNamespace
 
 import numpy as np
@@ -164,6 +165,27 @@ def test_many_attributes_keep_those_that_vary_most_and_components():
     sizes = np.linalg.svd(x.astype(float))[1][:4]
     np.testing.assert_allclose(np.linalg.norm(components, axis=0), sizes, rtol=2e-2)
     assert rows.shape[1] == 64 + 4 + 2 * (3 + 2 * 4 + 2 * 4)
+
+
+def test_many_sparse_attributes_stay_sparse():
+    x = sp.random_array((2000, 4000), density=0.001, format="csr", dtype=np.float32, rng=0)
+    graph = Graph(x, np.arange(4000).reshape(2, 2000) % 2000, np.arange(2000) % 2)
+    settings, statistics = settings_of(), LocalStatistics(graph)
+    bases = make_bases(statistics, settings)
+    tracemalloc.start()
+    label_free_rows(statistics, settings, bases)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 2000 * 4000 * 4 / 4  # a fourth of the dense attributes
+
+
+def test_more_components_than_attributes_leave_the_attributes_as_they_are():
+    random = np.random.default_rng(0)
+    x = random.normal(size=(30, 150)).astype(np.float32)
+    graph = Graph(x, random.integers(0, 30, (2, 60)), np.arange(30) % 2)
+    rows, names = table_of(graph, np.arange(30) % 2, 2, svd_dim=160)
+    assert rows.shape[1] == len(names) == len(set(names))
+    np.testing.assert_array_equal(rows[:, :150], x)
 
 
 @pytest.mark.parametrize("directed", [True, False])

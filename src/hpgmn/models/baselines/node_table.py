@@ -73,7 +73,7 @@ def make_bases(statistics: LocalStatistics, settings: Any) -> dict[str, Array]:
         graph, dim = statistics.graph, settings.svd_dim
         x, width = sp.csr_array(graph.x), graph.num_features
         bases: dict[str, Array] = {"attributes_raw": np.arange(width, dtype=np.int32)}
-        if width > RAW_ATTRIBUTES:
+        if width > max(dim, RAW_ATTRIBUTES):
             bases["attributes_raw"] = _longest(_variances(x), RAW_ATTRIBUTES // 2)
         if width > dim:
             scale = np.ones(width) if sp.issparse(graph.x) else _column_scale(x)
@@ -101,20 +101,19 @@ def label_free_rows(statistics: LocalStatistics, settings: Any, bases: Bases) ->
     """Return the columns that do not depend on labels: (N, W) float32."""
 
     def compute() -> Array:
-        graph, parts = statistics.graph, []
-        x = graph.x
-        reduced = _attributes(x, np.arange(x.shape[1]))
-        if bases["attributes_columns"].size:
-            reduced = np.asarray(x[:, bases["attributes_columns"]] @ bases["attributes_basis"])
-        parts.append(_attributes(x, bases["attributes_raw"]))
-        if bases["attributes_raw"].size < x.shape[1]:
+        x, read, kept = statistics.graph.x, bases["attributes_columns"], bases["attributes_raw"]
+        reduced = raw = _attributes(x, kept)
+        parts = [raw]
+        if read.size:
+            reduced = np.asarray(x[:, read] @ bases["attributes_basis"])
+        if kept.size < x.shape[1]:
             parts.append(reduced)
         for mode in modes_of(bases):
             adjacency, mean = statistics.adjacency(mode), _matrix(statistics, mode, "row")
             degree = np.diff(adjacency.indptr).astype(np.float32)
             strength = np.asarray(adjacency.sum(axis=1), np.float32).reshape(-1)
             parts += [np.stack([degree, strength, mean @ degree], axis=1)]
-            if not bases["attributes_columns"].size:
+            if not read.size:
                 parts += [_extremes(adjacency, reduced, largest=best) for best in (True, False)]
             states = reduced
             for _ in range(settings.hops):
