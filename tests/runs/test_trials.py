@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hpgmn.base.errors import HPGMNError
 from hpgmn.base.settings import make_settings, per_replica_names, settings_dict
 from hpgmn.base.version import __version__
 from hpgmn.graph import Graph
@@ -23,7 +22,6 @@ from hpgmn.runs.trials import (
     paper_space,
     planned_trials,
     run_trials,
-    run_trials_by_shape,
     sample_trials,
     space_for,
 )
@@ -278,23 +276,6 @@ def test_trials_use_their_share_of_the_memory(small_graph, monkeypatch):
     monkeypatch.setattr("hpgmn.training.replicas.replicas_at_once", at_once)
     run_trials(small_graph, "mlp", [{"epochs": 1}], splits=[0, 1], memory_share=0.25)
     assert shares == [0.25]
-
-
-def test_equal_shapes_are_trained_together_and_failures_one_by_one():
-    trials = [("mlp", {"lr": 0.1}), ("gcn", {}), ("mlp", {"lr": 0.2}), ("mlp", {"lr": -1})]
-    calls: list[list[int]] = []
-
-    def train(positions):
-        calls.append(list(positions))
-        if len(positions) > 1 or positions == [2]:
-            raise HPGMNError(f"{positions} do not fit.")
-        return [{"position": position} for position in positions]
-
-    results = list(run_trials_by_shape(trials, train))
-    assert calls == [[0, 2], [0], [2], [1], [3]]
-    assert results[0][0] == {"position": 0}
-    assert str(results[0][2]) == "[2] do not fit."
-    assert results[1:] == [{1: {"position": 1}}, {3: {"position": 3}}]
 
 
 def test_the_best_has_the_highest_score_then_the_lowest_loss():

@@ -104,17 +104,18 @@ def test_the_command_gives_back_the_settings(model, source):
     settings = settings_dict(make_settings(cls, changes))
     identity = {"model": model, "metric": "accuracy", "protocol": None}
     words = shlex.split(train_command(source, identity, settings))
-    assert words[:5] == ["hpgmn", "train", source, "--model", model]
-    pairs = words[6::2]
-    assert words[5::2] == ["--set"] * len(pairs)
+    assert words[:7] == ["hpgmn", "train", source, "--model", model, "--metric", "accuracy"]
+    pairs = words[8::2]
+    assert words[7::2] == ["--set"] * len(pairs)
     shipped = settings_for("texas" if source == "texas" else None, model)
     read = settings_dict(make_settings(cls, shipped | parse_assignments(pairs)))
     assert read == settings
     before = settings_dict(make_settings(cls, shipped))
-    assert len(pairs) == sum(before[name] != settings[name] for name in settings)
+    named = [name for name in settings if before[name] != settings[name] or name == "neighbors"]
+    assert [pair.partition("=")[0] for pair in pairs] == named  # no direction is selected again
 
 
-def test_the_command_names_metric_and_protocol_where_they_are_not_usual():
+def test_the_command_names_metric_and_protocol():
     identity = {"model": "mlp", "metric": "roc_auc", "protocol": "dense"}
     words = train_command("mine.npz", identity, settings_of())
     assert words.startswith("hpgmn train mine.npz --model mlp --metric roc_auc --protocol dense")

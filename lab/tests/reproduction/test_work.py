@@ -443,3 +443,20 @@ def test_memory_is_given_back_on_a_gpu_only(monkeypatch):
     assert told == []
     free_memory("cuda")
     assert told == ["emptied"]
+
+
+def test_equal_shapes_are_trained_together_and_failures_one_by_one():
+    trials = [("mlp", {"lr": 0.1}), ("gcn", {}), ("mlp", {"lr": 0.2}), ("mlp", {"lr": -1})]
+    calls: list[list[int]] = []
+
+    def train(positions):
+        calls.append(list(positions))
+        if len(positions) > 1 or positions == [2]:
+            raise HPGMNError(f"{positions} do not fit.")
+        return [{"position": position} for position in positions]
+
+    results = list(module.run_trials_by_shape(trials, train))
+    assert calls == [[0, 2], [0], [2], [1], [3]]
+    assert results[0][0] == {"position": 0}
+    assert str(results[0][2]) == "[2] do not fit."
+    assert results[1:] == [{1: {"position": 1}}, {3: {"position": 3}}]

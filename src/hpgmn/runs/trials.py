@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from hpgmn.base.errors import HPGMNError
 from hpgmn.base.settings import (
     make_settings,
     per_replica_names,
@@ -27,7 +26,7 @@ from hpgmn.base.version import __version__
 from hpgmn.graph import Graph
 from hpgmn.models import find_model
 from hpgmn.models.stage import Replica
-from hpgmn.training.replicas import Progress, fit_replicas, group_by_shape, valid_settings
+from hpgmn.training.replicas import Progress, fit_replicas
 
 Space = Mapping[str, Sequence[Any]]
 """For each setting the values to try."""
@@ -216,38 +215,6 @@ def run_trials(
         }
         records.append(record)
     return records
-
-
-def run_trials_by_shape(
-    trials: Sequence[tuple[str, Mapping[str, Any]]],
-    train: Callable[[Sequence[int]], list[dict[str, Any]]],
-) -> Iterator[dict[int, dict[str, Any] | HPGMNError]]:
-    """Train trials of equal shapes together; where that fails, one by one.
-
-    Args:
-        trials: model and settings of each.
-        train: trains the trials at some positions together; returns their records.
-
-    Yields:
-        For each group, position → record or error.
-    """
-    settings = [valid_settings(find_model(model).settings, values) for model, values in trials]
-    for group in group_by_shape(settings, [model for model, _ in trials]):
-        yield _train_together(group, train)
-
-
-def _train_together(
-    positions: Sequence[int], train: Callable[[Sequence[int]], list[dict[str, Any]]]
-) -> dict[int, dict[str, Any] | HPGMNError]:
-    try:
-        return dict(zip(positions, train(positions), strict=True))
-    except HPGMNError as error:
-        if len(positions) == 1:
-            return {positions[0]: error}
-    results: dict[int, dict[str, Any] | HPGMNError] = {}
-    for position in positions:
-        results |= _train_together([position], train)
-    return results
 
 
 def best_record(records: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:

@@ -115,17 +115,15 @@ def train_command(source: str, identity: Mapping[str, Any], settings: Mapping[st
         identity: what was searched.
         settings: all settings.
     """
-    model, dataset = identity["model"], DATASETS.get(source)
-    shipped = settings_for(source if dataset else None, model)
+    model = identity["model"]
+    shipped = settings_for(source if source in DATASETS else None, model)
     defaults = settings_dict(make_settings(find_model(model).settings, shipped))
-    words = ["hpgmn", "train", source, "--model", model]
-    if identity["metric"] != (dataset.metric if dataset else "accuracy"):
-        words += ["--metric", identity["metric"]]
+    words = ["hpgmn", "train", source, "--model", model, "--metric", identity["metric"]]
     for name in ("positive", "protocol"):
         if identity.get(name) is not None:
             words += [f"--{name}", identity[name]]
     for name, value in settings.items():
-        if value != defaults[name]:
+        if value != defaults[name] or name == "neighbors":  # which is selected if not set
             words += ["--set", f"{name}={format_setting(value)}"]
     return shlex.join(words)
 

@@ -10,7 +10,7 @@ import gc
 import hashlib
 import json
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -28,8 +28,8 @@ from hpgmn.models import find_model
 from hpgmn.runs.fit import fit_run
 from hpgmn.runs.folder import finished_run, prepare_folder
 from hpgmn.runs.spec import RunSpec
-from hpgmn.runs.trials import best_record, run_trials, run_trials_by_shape
-from hpgmn.training.replicas import Progress, valid_settings
+from hpgmn.runs.trials import best_record, run_trials
+from hpgmn.training.replicas import Progress, group_by_shape, valid_settings
 from hpgmn_lab.reproduction.cells import (
     Cell,
     CellRecord,
@@ -304,3 +304,35 @@ def free_memory(device: str) -> None:
     gc.collect()
     if device == "cuda":
         torch.cuda.empty_cache()
+
+
+def run_trials_by_shape(
+    trials: Sequence[tuple[str, Mapping[str, Any]]],
+    train: Callable[[Sequence[int]], list[dict[str, Any]]],
+) -> Iterator[dict[int, dict[str, Any] | HPGMNError]]:
+    """Train trials of equal shapes together; where that fails, one by one.
+
+    Args:
+        trials: model and settings of each.
+        train: trains the trials at some positions together; returns their records.
+
+    Yields:
+        For each group, position → record or error.
+    """
+    settings = [valid_settings(find_model(model).settings, values) for model, values in trials]
+    for group in group_by_shape(settings, [model for model, _ in trials]):
+        yield _train_together(group, train)
+
+
+def _train_together(
+    positions: Sequence[int], train: Callable[[Sequence[int]], list[dict[str, Any]]]
+) -> dict[int, dict[str, Any] | HPGMNError]:
+    try:
+        return dict(zip(positions, train(positions), strict=True))
+    except HPGMNError as error:
+        if len(positions) == 1:
+            return {positions[0]: error}
+    results: dict[int, dict[str, Any] | HPGMNError] = {}
+    for position in positions:
+        results |= _train_together([position], train)
+    return results
