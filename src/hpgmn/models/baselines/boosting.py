@@ -93,6 +93,7 @@ class BoostingRounds:
         self._class_weights = None if weights is None else weights.cpu()
         self._boosters: list[Booster] = []
         self._rows: list[Array] = []
+        self._threads: list[int] = []
         self._iterations: list[list[int]] = []
         self._scores: list[Array] = []
         self._labels: list[tuple[Tensor, Tensor]] = []
@@ -112,6 +113,7 @@ class BoostingRounds:
             )
             self._boosters.append(lightgbm.Booster(parameters, data))
             self._rows.append(rows)
+            self._threads.append(_threads(rows.size))
             self._iterations.append([])
             self._scores.append(np.zeros((both.size, self._trees)))
             self._labels.append((torch.from_numpy(train[nodes]), torch.from_numpy(val[others])))
@@ -121,16 +123,16 @@ class BoostingRounds:
 
         Shapes are (1, V, C) and (1, V).
         """
-        booster, scores, rows = self._boosters[replica], self._scores[replica], self._rows[replica]
+        booster, scores = self._boosters[replica], self._scores[replica]
         number = booster.current_iteration()
         booster.update()
         if booster.current_iteration() > number:  # no further split changes nothing
             sums: Any = booster.predict(
-                rows,
+                self._rows[replica],
                 start_iteration=number,
                 num_iteration=1,
                 raw_score=True,
-                num_threads=_threads(rows.size),
+                num_threads=self._threads[replica],
             )
             scores += sums.reshape(scores.shape)
         self._iterations[replica].append(booster.current_iteration())
