@@ -4,12 +4,7 @@ import numpy as np
 import pytest
 
 from hpgmn.explain import explain_model, explain_node
-from hpgmn.explain.columns import (
-    column_contributions,
-    column_names,
-    column_statistics,
-    sum_by_statistic,
-)
+from hpgmn.explain.columns import column_contributions, column_statistics, sum_by_statistic
 from hpgmn.explain.explanation import STATISTICS
 from hpgmn.explain.replicas import open_replicas
 from hpgmn.graph.graph import Graph
@@ -36,7 +31,7 @@ def test_columns_add_up_to_the_log_odds(fit, graph, classes):
     logits = saved.logits(chosen).double().numpy()
     for label in range(chosen.num_classes):
         found = column_contributions(replicas, nodes, np.full(nodes.size, label))
-        assert found.shape == (nodes.size, len(column_names(replicas[0])))
+        assert found.shape == (nodes.size, len(replicas[0].columns))
         others = np.delete(logits, label, axis=-1).mean(axis=-1)
         expected = (logits[..., label] - others).mean(axis=0)
         rest = expected - found.sum(axis=1)  # the mean of the train nodes

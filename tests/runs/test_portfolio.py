@@ -184,3 +184,10 @@ def test_a_large_graph_gets_batches_and_says_so(ring, monkeypatch):
     assert f"{len(portfolio_members(True))} members" in note
     own = [one for one in portfolio_members(True) if one.model == "hpgmn"]
     assert all(one.settings["batch_size"] > 0 for one in own)
+
+
+def test_a_named_member_is_that_of_the_size_of_the_graph(ring, monkeypatch):
+    monkeypatch.setattr("hpgmn.runs.portfolio.LARGE_NODES", 5)
+    large = portfolio_members(is_large=True)
+    names = [member.name for member in large]
+    assert selected_members({"members": names}, ring(12), "ring")[0] == large

@@ -111,6 +111,8 @@ def train(
     within --time-limit and combined. Ctrl-C then combines and saves what is trained so far.
     """
     from hpgmn.base.settings import parse_assignments
+    from hpgmn.models import read_config
+    from hpgmn.runs.compare import model_names
 
     check_engine(engine, address, workers)
     if engine == "local" and workers is not None:
@@ -136,11 +138,12 @@ def train(
         "resume": resume,
         "overwrite": overwrite,
     }
-    names = _model_names(model)
+    names = [] if model is None else model_names(model)
     with ExitStack() as stack:
         options["device"] = device
         if engine == "ray":
-            requested = device or _config_device(config)
+            shipped = {} if config is None else read_config(config)
+            requested = device or str(shipped.get("device", "auto"))
             opened = open_engine(engine, address, requested, workers)
             options["engine"], options["device"] = stack.enter_context(opened)
         options |= stack.enter_context(monitored())
@@ -164,20 +167,6 @@ def train(
             run = _train(graph, names[0] if names else None, config, options)
             if run.metrics.get("interrupted"):
                 raise typer.Exit(130)
-
-
-def _config_device(config: str | None) -> str:
-    from hpgmn.models import read_config
-
-    return "auto" if config is None else str(read_config(config).get("device", "auto"))
-
-
-def _model_names(model: list[str] | None) -> list[str]:
-    if model is None:
-        return []
-    from hpgmn.runs.compare import model_names
-
-    return model_names(model)
 
 
 def _train(

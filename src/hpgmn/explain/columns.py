@@ -11,16 +11,9 @@ from hpgmn.explain.replicas import ReplicaView
 from hpgmn.graph import Array
 
 
-def column_names(replica: ReplicaView) -> list[str]:
-    """Return the columns of a model with trees."""
-    model: Any = replica.stage.model
-    return [column.name for column in model.columns]
-
-
 def column_statistics(replica: ReplicaView) -> list[str]:
     """Return the statistics of the columns, each once."""
-    model: Any = replica.stage.model
-    return list(dict.fromkeys(column.statistic for column in model.columns))
+    return list(dict.fromkeys(column.statistic for column in replica.columns))
 
 
 def column_contributions(replicas: Sequence[ReplicaView], nodes: Array, labels: Array) -> Array:
@@ -47,7 +40,6 @@ def column_contributions(replicas: Sequence[ReplicaView], nodes: Array, labels: 
 
 def sum_by_statistic(replica: ReplicaView, contributions: Array) -> Array:
     """Return (n, S) the sums over the columns of each statistic."""
-    model: Any = replica.stage.model
-    owners = np.array([column.statistic for column in model.columns])
+    owners = np.array([column.statistic for column in replica.columns])
     names = column_statistics(replica)
     return np.stack([contributions[:, owners == name].sum(axis=1) for name in names], axis=1)

@@ -92,7 +92,7 @@ def model_overview(replicas: Sequence[ReplicaView], names: tuple[str, ...]) -> d
         "class_names": list(names),
         **_explanation(replicas, names, shares, LABEL_CANDIDATES).as_dict(),
         "statistics_by_class": by_class,
-        "shares_of": "log-odds" if first.has_columns else "log-probability",
+        "shares_of": "log-odds" if first.columns else "log-probability",
         "map": None if first.attention is None else memory_map(first, probabilities),
     }
 
@@ -101,7 +101,7 @@ def _explanation(
     replicas: Sequence[ReplicaView], names: tuple[str, ...], shares: Array, candidates: int
 ) -> ModelExplanation:
     first, probabilities = replicas[0], mean_probabilities(replicas)
-    notes = ([COLUMNS_NOTE] if first.has_columns else []) + missing_notes(replicas)
+    notes = ([COLUMNS_NOTE] if first.columns else []) + missing_notes(replicas)
     patterns: tuple[Pattern, ...] = ()
     redundant: tuple[tuple[int, ...], ...] = ()
     unused: tuple[int, ...] = ()
@@ -138,12 +138,12 @@ def _sample_shares(
         (n,) the predicted class of each node, and (n, S) values; empty for models without
         statistics.
     """
-    if not replicas[0].reads_statistics and not replicas[0].has_columns:
+    if not replicas[0].reads_statistics and not replicas[0].columns:
         return np.empty(0, np.int64), np.empty((0, 0))
     count = min(sample, probabilities.shape[0])
     nodes = np.random.default_rng(0).choice(probabilities.shape[0], count, replace=False)
     labels = probabilities[nodes].argmax(axis=1)
-    if replicas[0].has_columns:
+    if replicas[0].columns:
         columns = column_contributions(replicas, nodes, labels)
         return labels, sum_by_statistic(replicas[0], columns)
     shares = [shapley_values(values) for values in subset_values(replicas, nodes, labels)]
@@ -152,7 +152,7 @@ def _sample_shares(
 
 def _mean_sizes(replica: ReplicaView, shares: Array) -> dict[str, float]:
     """Return the mean absolute Shapley value of each statistic, the largest first."""
-    names = column_statistics(replica) if replica.has_columns else players(replica)
+    names = column_statistics(replica) if replica.columns else players(replica)
     sizes = by_name(names, np.abs(shares).mean(axis=0))
     return dict(sorted(sizes.items(), key=lambda pair: -pair[1]))
 

@@ -10,12 +10,7 @@ import numpy as np
 import torch
 
 from hpgmn.base.errors import HPGMNError, Remedy
-from hpgmn.explain.columns import (
-    column_contributions,
-    column_names,
-    column_statistics,
-    sum_by_statistic,
-)
+from hpgmn.explain.columns import column_contributions, column_statistics, sum_by_statistic
 from hpgmn.explain.explanation import (
     COLUMNS_NOTE,
     PATTERNS,
@@ -138,11 +133,11 @@ def _columns(
 ) -> tuple[dict[str, float], dict[str, float]]:
     """Return the contributions of statistics and of their columns, for a model that has these."""
     first = replicas[0]
-    if not first.has_columns:
+    if not first.columns:
         return {}, {}
     values = column_contributions(replicas, np.array([position]), np.array([label]))
     shares = by_name(column_statistics(first), sum_by_statistic(first, values)[0])
-    columns = by_name(column_names(first), values[0])
+    columns = by_name([column.name for column in first.columns], values[0])
     return _ranked(shares), _ranked(columns)
 
 

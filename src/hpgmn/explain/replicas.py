@@ -11,7 +11,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -77,9 +77,9 @@ class ReplicaView:
         return isinstance(self.stage.model, HPGMN)
 
     @property
-    def has_columns(self) -> bool:
-        """Whether it is a model of trees on the columns of a table."""
-        return hasattr(self.stage.model, "contributions")
+    def columns(self) -> Sequence[Any]:
+        """The columns that a model of trees reads; empty for others."""
+        return getattr(self.stage.model, "columns", ())
 
     @property
     def module(self) -> HPGMN:
@@ -217,7 +217,7 @@ def mean_log_probabilities(replicas: Sequence[ReplicaView], logits: Tensor) -> T
 def missing_notes(replicas: Sequence[ReplicaView]) -> list[str]:
     """Note what cannot be explained for the kind of model."""
     first, notes = replicas[0], []
-    if not first.reads_statistics and not first.has_columns:
+    if not first.reads_statistics and not first.columns:
         notes.append(
             f"{first.entry.name} reads no local statistics, so there are no shares of them (model "
             "hpgmn has them)."

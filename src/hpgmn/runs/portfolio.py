@@ -107,7 +107,7 @@ def selected_members(
     members, note = members_for(graph, source)
     requested = selection.get("members")
     if requested:
-        by_name = {member.name: member for member in (*members, *portfolio_members())}
+        by_name = {member.name: member for member in (*portfolio_members(), *members)}
         for name in requested:
             if name not in by_name:
                 raise SettingError.unknown("member", name, by_name)
