@@ -51,13 +51,14 @@ def open_run(folder: str | Path, model: str | None = None, device: str = "cpu") 
         saved = SavedEnsemble.read(path, model)
     else:
         _require_file(path, MODEL_FILE)
-        saved = SavedModel.read(path / MODEL_FILE, model)
+        single = SavedModel.read(path / MODEL_FILE, model)
+        single.require_stages()
+        saved = single
     if spec.model != saved.name:
         raise HPGMNError(
             f"{path} holds the {CONFIG_FILE} of {spec.model} and the {MODEL_FILE} of {saved.name}.",
             "Restore the files of one run",
         )
-    saved.require_stages()
     return Run(path, spec, saved, device=device)
 
 

@@ -60,9 +60,6 @@ class Predictor(Protocol):
     def class_names(self) -> tuple[str, ...]:
         """The names of the classes the model knows."""
 
-    def require_stages(self) -> None:
-        """Refuse a model that cannot predict on a graph."""
-
     def choose(self, positions: Sequence[int]) -> Predictor:
         """Select replicas."""
 
@@ -173,11 +170,6 @@ class SavedEnsemble:
     def remember(self, graph: Graph, device: torch.device | str, logits: Tensor) -> None:
         """Keep the logits (R, N, C) of a graph that are known already."""
         self._latest = (graph, torch.device(device), logits)
-
-    def require_stages(self) -> None:
-        """Refuse an ensemble with a member that cannot predict on a graph."""
-        for model in self.members.values():
-            model.require_stages()
 
     def choose(self, positions: Sequence[int]) -> SavedEnsemble:
         """Select splits; members without weight there are left out."""
