@@ -96,6 +96,14 @@ def test_weights_do_not_depend_on_a_constant_per_node():
     np.testing.assert_allclose(select_weights(logs + 3, labels), select_weights(logs, labels))
 
 
+def test_balanced_selection_repeats_rare_classes():
+    logs, labels = problem(5, nodes=40)
+    labels = np.where(np.arange(40) < 30, 0, 1)
+    nodes = np.concatenate([np.arange(30), 30 + np.arange(30) % 10])
+    expected = select_weights(logs[:, nodes], labels[nodes])
+    np.testing.assert_allclose(select_weights(logs, labels, balanced=True), expected)
+
+
 def test_one_candidate_has_all_the_weight():
     logs, labels = problem(2, candidates=1)
     assert select_weights(logs, labels).tolist() == [1.0]

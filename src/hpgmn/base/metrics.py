@@ -191,6 +191,9 @@ METRICS: dict[str, Metric] = {
 }
 """Metrics by name; precision@K exists beside them for any K."""
 
+BALANCED_METRICS = ("balanced_accuracy", "macro_f1")
+"""Metrics in which every class counts alike."""
+
 RANKING_METRICS = ("roc_auc", "average_precision")
 """Metrics that rank nodes, class by class."""
 

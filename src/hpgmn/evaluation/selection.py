@@ -23,7 +23,12 @@ MIN_WEIGHT = 0.02
 
 
 def select_weights(
-    log_probabilities: Tensor, labels: Array, *, rounds: int = ROUNDS, bags: int = BAGS
+    log_probabilities: Tensor,
+    labels: Array,
+    *,
+    balanced: bool = False,
+    rounds: int = ROUNDS,
+    bags: int = BAGS,
 ) -> Array:
     """Return the weights of candidates in an ensemble that averages log-probabilities.
 
@@ -35,12 +40,16 @@ def select_weights(
     Args:
         log_probabilities: (K, V, C) of K candidates for V validation nodes.
         labels: (V,) their labels.
+        balanced: whether every class counts alike in the loss, as in balanced accuracy.
         rounds: candidates added in one selection.
         bags: selections that are averaged; 0 for one among all candidates.
 
     Returns:
         (K,) weights that add up to one.
     """
+    if balanced:  # as many nodes of each class as the largest has, its own again and again
+        labels, nodes = _repeat_rare_classes(labels)
+        log_probabilities = log_probabilities[:, torch.from_numpy(nodes)]
     logs, truth = log_softmax(log_probabilities.float(), dim=-1), torch.from_numpy(labels)
     count = len(logs)
     if not bags or count < 3:
@@ -53,6 +62,14 @@ def select_weights(
     weights = bag_weights[_not_far_behind(bag_weights, logs, truth)].mean(axis=0)
     weights[weights < min(MIN_WEIGHT, weights.max())] = 0
     return np.asarray(weights / weights.sum())
+
+
+def _repeat_rare_classes(labels: Array) -> tuple[Array, Array]:
+    """Return labels and positions with equally many nodes of each class that is present."""
+    groups = [np.flatnonzero(labels == label) for label in np.unique(labels)]
+    most = max((len(group) for group in groups), default=0)
+    nodes = np.concatenate([np.resize(group, most) for group in groups] or [labels])
+    return labels[nodes], nodes
 
 
 def _not_far_behind(weights: Array, logs: Tensor, labels: Tensor) -> Array:

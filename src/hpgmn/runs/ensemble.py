@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from hpgmn.base.files import write_text
-from hpgmn.base.metrics import fit_temperatures
+from hpgmn.base.metrics import BALANCED_METRICS, fit_temperatures
 from hpgmn.base.settings import read_yaml, to_plain
 from hpgmn.evaluation.scores import scores
 from hpgmn.evaluation.selection import select_weights
@@ -49,7 +49,9 @@ def ensemble_weights(
         candidates = _candidates(trained, number)
         nodes = torch.from_numpy(np.flatnonzero(split.val))
         logits = [one.calibrated_logits(place)[nodes] for one, place in candidates]
-        chosen = select_weights(torch.stack(logits), graph.y[split.val])
+        chosen = select_weights(
+            torch.stack(logits), graph.y[split.val], balanced=spec.metric in BALANCED_METRICS
+        )
         for (one, place), weight in zip(candidates, chosen.tolist(), strict=True):
             weights[one.name][place] = weight
     return weights

@@ -43,7 +43,7 @@ from hpgmn.training.checks import class_number
 from hpgmn.training.ensemble import Predictor
 from hpgmn.training.replicas import Fitted, Progress, fit_replicas
 from hpgmn.training.saved import MODEL_FILE, SavedModel
-from hpgmn.training.state import read_spent
+from hpgmn.training.state import read_spent, state_files
 from hpgmn.training.trainer import deterministic_algorithms
 
 logger = logging.getLogger(__name__)
@@ -290,7 +290,7 @@ class Training:
 
 def spent(states: Path) -> tuple[float, int]:
     """Return the seconds and epochs of the trainings whose states are in a folder."""
-    rows = [read_spent(path) for path in states.rglob("state-*.safetensors")]
+    rows = [read_spent(path) for path in state_files(states)]
     return sum(seconds for seconds, _ in rows), sum(epochs for _, epochs in rows)
 
 

@@ -30,6 +30,7 @@ from hpgmn.runs.outputs import read_metrics, write_metrics
 from hpgmn.runs.spec import CONFIG_FILE, RunSpec, changes, read_spec
 from hpgmn.training.ensemble import ENSEMBLE_FILE, MEMBERS_FOLDER
 from hpgmn.training.saved import MODEL_FILE
+from hpgmn.training.state import state_files
 
 METRICS_FILE, HISTORY_FILE = "metrics.json", "history.jsonl"
 PREDICTIONS_FILE, LOG_FILE, STATE_FOLDER = "predictions.parquet", "log.txt", "state"
@@ -68,7 +69,7 @@ def record_environment(folder: Path, spec: RunSpec, now: Mapping[str, Any]) -> l
     A resumed run keeps its original record.
     """
     before = read_yaml(folder / CONFIG_FILE) if (folder / CONFIG_FILE).exists() else {}
-    is_resumed = any((folder / STATE_FOLDER).rglob("state*.safetensors"))
+    is_resumed = bool(state_files(folder / STATE_FOLDER))
     if "made_with" in before and is_resumed:
         return changes(before, now)
     if before.get("made_with") != now:

@@ -22,7 +22,13 @@ from pathlib import Path
 from typing import Any
 
 from hpgmn.base.errors import HPGMNError, Remedy, count_noun
-from hpgmn.base.files import damaged_file, verify_run_checksum, with_checksum, write_text
+from hpgmn.base.files import (
+    WriteError,
+    damaged_file,
+    verify_run_checksum,
+    with_checksum,
+    write_text,
+)
 from hpgmn.base.parsing import read_json
 from hpgmn.base.settings import make_settings, read_yaml, settings_dict, to_plain
 from hpgmn.graph import Graph
@@ -279,7 +285,7 @@ class _PoolWork:
         self.member_end = self.left + earlier - MEMBER_SHARE * self.limit
         try:
             result = self._fit(member, row)
-        except OtherTrainingError:  # such as a changed graph: nothing of the run fits
+        except (OtherTrainingError, WriteError):  # a changed graph, a full disk: no member's fault
             raise
         except HPGMNError as error:
             row["failure"] = str(error)

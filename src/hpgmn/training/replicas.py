@@ -318,6 +318,12 @@ def _plan(
     return plan
 
 
+def _mean_score(scores: Tensor) -> float:
+    """Return the mean of the best scores so far; NaN where epochs are fixed and none counts."""
+    mean = float(scores.mean())
+    return mean if mean >= 0 else math.nan
+
+
 class EpochMonitor:
     """Reports progress, saves the state now and then, and stops the training on request.
 
@@ -372,7 +378,7 @@ class EpochMonitor:
                     epoch=current.epoch,
                     epochs=stage.epochs,
                     loss=float(current.history["loss"][-1].nanmean()),
-                    val_score=float(current.best_score.mean()),
+                    val_score=_mean_score(current.best_score),
                     seconds_statistics=state.seconds["statistics"],
                 )
             )

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.optim.adam import adam
 
 from hpgmn.base.errors import HPGMNError, Remedy
-from hpgmn.base.files import RUN_FORMAT, damaged_file, read_tensors, write_tensors
+from hpgmn.base.files import RUN_FORMAT, damaged_file, is_draft, read_tensors, write_tensors
 from hpgmn.base.randomness import load_kernels
 from hpgmn.models.stage import Parameters, Rates, TrainingStage
 
@@ -334,6 +334,12 @@ def require_identity(stored: object, identity: str, folder: Path) -> None:
             Remedy("Restore what has changed and resume", option="resume", value=True)
             | Remedy("Start again", option="overwrite", value=True),
         )
+
+
+def state_files(folder: Path) -> list[Path]:
+    """Return the states in a folder and below, without the drafts that a killed process left."""
+    paths = folder.rglob("state*.safetensors")
+    return [path for path in paths if not is_draft(path.parent.name)]
 
 
 def read_spent(path: Path) -> tuple[float, int]:
