@@ -29,19 +29,20 @@ def test_the_demo_trains_on_the_built_in_graph(hpgmn, monkeypatch):
     command = ("demo", "--nodes", "120", "--time-limit", "0.1", "--out", "demo")
     answer = hpgmn(*command)
     assert answer.code == 0, answer.err
-    others = {"supply-network.npz", "mlp", "gcn", "dirgcn", "ensemble"}
+    others = {"supply-network.npz", "mlp", "gcn", "dirgcn", "linkx", "ensemble"}
     assert {path.name for path in Path("demo").iterdir()} == RUN_FILES | PAGE_FILES | others
-    for name in ("mlp", "gcn", "dirgcn"):
+    for name in ("mlp", "gcn", "dirgcn", "linkx"):
         assert {path.name for path in Path("demo", name).iterdir()} >= RUN_FILES
     assert Path("demo/ensemble/report.html").is_file()
-    scores = {name: metrics_of(Path("demo", name)) for name in ("mlp", "gcn", "dirgcn", "ensemble")}
+    names = ("mlp", "gcn", "dirgcn", "linkx", "ensemble")
+    scores = {name: metrics_of(Path("demo", name)) for name in names}
     scores["hpgmn"] = metrics_of(Path("demo"))
     for metrics in scores.values():
         assert f"{100 * metrics['test_score_mean']:.1f} ±" in answer.out
         assert metrics["splits"] == [0, 1]
     assert set(scores["gcn"]["selected"]["neighbors"]) == {"out", "in", "undirected"}
     assert scores["ensemble"]["model"] == "ensemble"
-    for row in ("MLP", "GCN (direction selected)", "Dir-GCN", "HP-GMN", "ensemble"):
+    for row in ("MLP", "GCN (direction selected)", "Dir-GCN", "LINKX", "HP-GMN", "ensemble"):
         assert row in answer.out
     assert "best attainable" in answer.out
     again = hpgmn(*command)  # replaces itself
@@ -52,7 +53,8 @@ def test_the_demo_trains_on_the_built_in_graph(hpgmn, monkeypatch):
 def test_the_demo_says_who_is_ahead_and_by_how_much():
     from hpgmn.cli.demo import conclusion
 
-    scores = {"mlp": 0.5, "gcn": 0.4, "dirgcn": 0.512, "hpgmn": 0.95, "ensemble": 0.945}
+    scores = {"mlp": 0.5, "gcn": 0.4, "dirgcn": 0.512, "linkx": 0.45}
+    scores |= {"hpgmn": 0.95, "ensemble": 0.945}
     text = conclusion(scores)
     assert "HP-GMN is 43.8 points above Dir-GCN" in text
     assert "ensemble is 0.5 points below HP-GMN" in text

@@ -16,6 +16,7 @@ _BASELINES = {
     "mlp": "MLP (attributes only)",
     "gcn": "GCN (direction selected)",
     "dirgcn": "Dir-GCN (both directions)",
+    "linkx": "LINKX (adjacency rows, direction selected)",
 }
 _MEMBERS = ("hpgmn-both", "linkx-out", "boosting")
 _TITLES = {**_BASELINES, "hpgmn": "HP-GMN", "ensemble": "ensemble (HP-GMN, LINKX, boosted trees)"}
