@@ -390,11 +390,12 @@ def recorded(**changes):
 def test_calibration_shows_the_recorded_numbers(make_data, tables_of):
     page = render_report(make_data(calibration=recorded()))
     tables, text = tables_of(page), section(page, "calibration")
-    for fact in ("1.50 to 2.50", "4.0 points", "15.0 without"):
+    for fact in ("1.50 to 2.50", "4.0 points", "15.0 before"):
         assert fact in text
     assert tables["Errors of the probabilities on test nodes, mean of the runs"][1:] == [
         ["Calibration error, bins of equal width", "0.150", "0.040"],
         ["Calibration error, bins of equal size", "0.140", "0.050"],
+        ["Calibration error, mean over classes", "0.120", "0.060"],
         ["Log loss", "1.100", "0.700"],
         ["Brier score", "0.400", "0.300"],
     ]
