@@ -125,7 +125,7 @@ def _fit_affine(scores: Array, labels: Array, sharpness: float) -> Array:
     has_own_scales = classes > 2
 
     def scale_of(parameters: Array) -> Array:
-        return np.exp(parameters[0] + has_own_scales * parameters[1 : classes + 1])
+        return np.asarray(np.exp(parameters[0] + has_own_scales * parameters[1 : classes + 1]))
 
     def loss(parameters: Array) -> tuple[float, Array]:
         scale, own, bias = scale_of(parameters), parameters[1 : classes + 1], parameters[-classes:]
