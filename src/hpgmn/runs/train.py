@@ -18,6 +18,7 @@ from hpgmn.models import has_settings_for, is_custom, read_config
 from hpgmn.runs.fit import Monitor, ProgressCallback, make_monitor
 from hpgmn.runs.folder import (
     LOG_FILE,
+    PREDICTIONS_FILE,
     check_resume,
     finished_run,
     interruptible,
@@ -333,11 +334,15 @@ class Job:
 
 def explain_run(run: Run, monitor: Monitor) -> None:
     """Write the audit, the explanations and the report of a finished run."""
-    from hpgmn.runs.report_data import explain_training, write_report
+    from hpgmn.runs.report_data import explain_training, rank_nodes, write_report
 
     spec = run.spec
     if spec.device == "cuda" and resolve_device("auto") == "cpu":  # it was trained elsewhere
         spec = replace(spec, device="cpu")
-    explain_training(spec, run.graph, run.model, monitor.step).write(run.folder)
+    predictions = run.folder / PREDICTIONS_FILE
+    names = [str(name) for name in run.graph.class_names]
+    ranking = rank_nodes(predictions, names, spec.positive, spec.splits[0])
+    ranked = [row["node"] for row in ranking["rows"]]
+    explain_training(spec, run.graph, run.model, monitor.step, ranked).write(run.folder)
     monitor.step("Report")
     write_report(run.folder)
