@@ -108,7 +108,7 @@ def render_report(data: ReportData) -> str:
         title=f"{data.metrics['model']} on {data.metrics['graph']}",
         titles={key: title for key, title in sections.titles.items() if key in bodies},
         bodies=bodies,
-        script=resource("contents.js") + (resource("explorer.js") if data.has_explorer else ""),
+        script=resource("contents.js") + resource("explorer.js") if data.has_explorer else "",
         version=data.metrics.get("version") or "",
         created=data.metrics.get("created"),
         warnings=[warnings] if isinstance(warnings, str) else warnings,
@@ -349,9 +349,7 @@ def _model_sections(sections: Any, data: ReportData) -> dict[str, Any]:
     }
     if content["label_next"]:
         note = " ".join(label_notes)
-        bodies["label-next"] = sections.label_next(
-            content["label_next"], note, data.has_explorer
-        )
+        bodies["label-next"] = sections.label_next(content["label_next"], note, data.has_explorer)
     return bodies
 
 
@@ -467,6 +465,6 @@ def _reasons(data: ReportData) -> dict[str, str]:
         # Shares are for the predicted class; of two classes the other one gets the opposite.
         predicted = content["classes"][node["prediction"]]
         shares = np.array(node["shares"]) * (1 if predicted == ranked["class"] else -1)
-        name, words = content["statistics"][int(shares.argmax())]
+        _, words = content["statistics"][int(shares.argmax())]
         reasons[ranked["node"]] = f"{words} ({shares.max():+.2f})"
     return reasons

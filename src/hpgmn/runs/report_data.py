@@ -209,6 +209,8 @@ def read_report_data(folder: Path) -> ReportData:
             )
     config, path = _read_config(folder / CONFIG_FILE), folder / METRICS_FILE
     metrics = read_metrics(path, _METRICS)
+    if not isinstance(metrics["splits"], list) or not metrics["splits"]:
+        raise damaged_file(path, f"must hold 'splits' in a list (got {metrics['splits']!r})")
     predictions = folder / PREDICTIONS_FILE
     classes, confusion = _read_confusion(predictions, _class_names(path, metrics))
     recorded = {  # runs of earlier versions lack some of these files
@@ -219,7 +221,7 @@ def read_report_data(folder: Path) -> ReportData:
     if "explorer" in recorded:
         require_entries(folder / EXPLORER_FILE, recorded["explorer"], _EXPLORER)
     stages = _read_history(folder / HISTORY_FILE, metrics.get("explained_member"))
-    ranked = rank_nodes(predictions, classes, metrics.get("positive"), metrics["splits"][0])
+    ranked = rank_nodes(predictions, metrics, classes)
     return ReportData(config, metrics, stages, classes, confusion, ranked=ranked, **recorded)
 
 
@@ -301,18 +303,21 @@ def _read_confusion(path: Path, classes: list[str] | None) -> tuple[tuple[str, .
     return tuple(classes), confusion
 
 
-def rank_nodes(
-    path: Path, classes: Sequence[str], positive: str | None, split: int
-) -> dict[str, Any]:
-    """Rank the unlabelled nodes of a split, or else its test nodes, by their mean over seeds.
+def rank_nodes(path: Path, metrics: Mapping[str, Any], classes: Sequence[str]) -> dict[str, Any]:
+    """Rank the unlabelled nodes of the first split, or else its test nodes: mean over seeds.
+
+    They are ranked by the probability of the positive class, or of the predicted one if the metric
+    has none. Empty for large graphs, which have no explorer either.
 
     Args:
         path: ``predictions.parquet`` of the run.
-        positive: the class to look for; None: confidence ranks.
-        split: one of the run's splits.
+        metrics: the content of ``metrics.json``.
     """
     import pyarrow.compute as pc
 
+    positive, split = metrics.get("positive"), metrics["splits"][0]
+    if number(mapping(metrics.get("graph_summary")).get("num_nodes")) > LARGEST_OVERVIEW:
+        return {}
     shares = [_CLASS_COLUMN + name for name in ([positive] if positive else classes)]
     is_known = pc.field("role").isin(["train", "val"])
     table, _ = read_predictions(

@@ -341,8 +341,8 @@ def explain_run(run: Run, monitor: Monitor) -> None:
         spec = replace(spec, device="cpu")
     predictions = run.folder / PREDICTIONS_FILE
     names = [str(name) for name in run.graph.class_names]
-    ranking = rank_nodes(predictions, names, spec.positive, spec.splits[0])
-    ranked = [row["node"] for row in ranking["rows"]]
+    ranking = rank_nodes(predictions, run.metrics, names)
+    ranked = [row["node"] for row in ranking.get("rows", ())]
     explain_training(spec, run.graph, run.model, monitor.step, ranked).write(run.folder)
     monitor.step("Report")
     write_report(run.folder)

@@ -1,4 +1,4 @@
-// Marks the section in view in the contents, and tables that are wider than their place.
+// Marks the section in view in the contents.
 "use strict";
 (() => {
   const links = new Map([...document.querySelectorAll("nav a")].map((link) =>
