@@ -19,8 +19,8 @@ from hpgmn.runs.fit import Monitor, ProgressCallback, make_monitor
 from hpgmn.runs.folder import (
     GRAPH_FILE,
     LOG_FILE,
-    PREDICTIONS_FILE,
     METRICS_FILE,
+    PREDICTIONS_FILE,
     check_resume,
     finished_run,
     interruptible,
