@@ -291,10 +291,14 @@ def points(value: float) -> str:
 def mean_and_deviation(mean: float | None, std: float | None) -> str:
     """Format a mean and a standard deviation in percent.
 
-    >>> mean_and_deviation(0.8512, 0.031), mean_and_deviation(None, None)
-    ('85.1 ± 3.1', '–')
+    A deviation of 0, as of one run, is left out.
+
+    >>> mean_and_deviation(0.8512, 0.031), mean_and_deviation(0.5, 0), mean_and_deviation(None, None)
+    ('85.1 ± 3.1', '50.0', '–')
     """
-    return MISSING if mean is None else f"{100 * mean:.1f} ± {100 * (std or 0):.1f}"
+    if mean is None:
+        return MISSING
+    return f"{100 * mean:.1f} ± {100 * std:.1f}" if std else f"{100 * mean:.1f}"
 
 
 def count_noun(number: int, noun: str) -> str:

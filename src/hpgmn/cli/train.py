@@ -24,6 +24,7 @@ from hpgmn.cli.options import (
     Protocol,
     Seeds,
     Settings,
+    Threshold,
     check_engine,
     column_options,
     open_engine,
@@ -62,6 +63,7 @@ def train(
     metric: Metric = None,
     positive: Positive = None,
     calibration: Calibration = None,
+    threshold: Threshold = None,
     device: Annotated[str | None, typer.Option(help="auto, cpu or cuda [auto].")] = None,
     deterministic: Deterministic = None,
     out_folder: Annotated[
@@ -140,6 +142,7 @@ def train(
         "metric": metric,
         "positive": positive,
         "calibrate": calibration,
+        "threshold": threshold,
         "deterministic": deterministic,
         "settings": parse_assignments(set_ or []),
         "columns": columns,
@@ -224,12 +227,16 @@ def print_scores(row: Mapping[str, Any]) -> None:
     if row.get("refit"):
         cells["model"] += " (refit)"
     if estimator := row["label_estimator"]:
-        score = mean_and_deviation(estimator["test_accuracy_mean"], estimator["test_accuracy_std"])
-        prefix = "" if row["metric"] == "accuracy" else "accuracy "  # beside another metric
-        cells["label estimator"] = f"{prefix}{score}"
+        cells["label estimator"] = mean_and_deviation(
+            estimator["test_score_mean"], estimator["test_score_std"]
+        )
     cells["seconds"] = f"{row['seconds']:.1f}"
     columns = [Column(name, no_wrap=name == "test", overflow="fold") for name in cells]
     print_table(columns, [tuple(cells.values())])
+    if noise := row.get("val_noise"):
+        from hpgmn.evaluation.rankings import noise_words
+
+        say(noise_words(noise, row["metric"]))
 
 
 def _line_broken(metric: str) -> str:

@@ -262,6 +262,11 @@ def class_calibration(probability: Array, is_class: Array) -> dict[str, Any]:
     }
 
 
+def positive_lead(logits: Tensor, positive: int) -> Array:
+    """Return (n,) how far the positive class of logits (n, 2) is ahead."""
+    return np.asarray((logits[:, positive] - logits[:, 1 - positive]).double().numpy())
+
+
 def class_report(
     predicted: Array, y: Array, masks: Sequence[Array], class_names: Sequence[str]
 ) -> list[dict[str, Any]]:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from hpgmn.base.calibration import calibrated_probabilities, decision_logits
@@ -27,12 +28,13 @@ from hpgmn.base.files import (
     write_text,
 )
 from hpgmn.base.machine import hardware, peak_memory_mb
+from hpgmn.base.metrics import mean_logits
 from hpgmn.base.parsing import read_json
 from hpgmn.base.version import __version__
 from hpgmn.graph import Array, Graph, Split
 from hpgmn.models.stage import Replica
 from hpgmn.runs.spec import RunSpec
-from hpgmn.training.checks import class_number
+from hpgmn.training.checks import class_number, positive_class
 from hpgmn.training.ensemble import MEMBERS_FOLDER
 from hpgmn.training.saved import MODEL_FILE
 
@@ -115,8 +117,10 @@ def run_metrics(
         score = Score.of(scores(decided, *test, spec.metric, positive))
         accuracy = Score.of(scores(decided, *test, "accuracy"))
         if result.estimator_logits is not None:
-            estimated = Score.of(scores(result.estimator_logits, *test, "accuracy"))
-            estimator = {"test_accuracy_mean": estimated.mean, "test_accuracy_std": estimated.std}
+            estimator = {}
+            for key, name in (("test_score", spec.metric), ("test_accuracy", "accuracy")):
+                estimated = Score.of(scores(result.estimator_logits, *test, name, positive))
+                estimator |= {f"{key}_mean": estimated.mean, f"{key}_std": estimated.std}
         if spec.seeds > 1:
             size = ensemble_size(len(spec.splits), spec.seeds)
             mean = Score.of(
@@ -155,6 +159,7 @@ def run_metrics(
         "test_accuracy_std": accuracy.std if accuracy else None,
         "label_estimator": estimator,
         "calibration": calibration,
+        **_decision_metrics(spec, result, summary["class_names"]),
         **ensemble,
         "seconds_statistics": result.seconds["statistics"],
         "seconds_training": result.seconds["training"],
@@ -169,6 +174,50 @@ def run_metrics(
         "graph_summary": dict(summary),
         "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
     }
+
+
+def _decision_metrics(
+    spec: RunSpec, result: TrainingResult, class_names: Sequence[str]
+) -> dict[str, Any]:
+    """Return how two classes are ranked and told apart, and the noise of their validation score."""
+    from hpgmn.evaluation.rankings import ranking_report, validation_noise
+    from hpgmn.evaluation.scores import class_report, positive_lead
+
+    if len(class_names) != 2 or not result.logits.isfinite().all():
+        return {}
+    labels = np.stack([np.where(val, result.y, -1) for val in result.val])
+    name = positive_class("average_precision", labels, class_names, spec.positive)
+    positive = class_number(name, class_names)
+    val, test = result.val[:: spec.seeds], result.test[:: spec.seeds]
+    logits = torch.stack([mean_logits(part) for part in result.logits.split(spec.seeds)])
+    maps = result.mean_calibration[:: spec.seeds]
+    metrics: dict[str, Any] = {}
+    has_test = all(mask.any() for mask in test)
+    if has_test:
+        leads = [positive_lead(row[mask], positive) for row, mask in zip(logits, test, strict=True)]
+        positives = [result.y[mask] == positive for mask in test]
+        if ranking := ranking_report(leads, positives):
+            metrics["ranking"] = {"positive": name, **ranking}
+    if spec.threshold is not None:
+        predicted = decision_logits(logits, maps).argmax(dim=-1).numpy()
+        parts = {"test": test} if has_test else {}
+        if not spec.refit:  # otherwise these nodes were trained on
+            parts["val"] = val
+        metrics["threshold"] = {
+            "rule": spec.threshold,
+            "positive": name,
+            "value": [1 / (1 + math.exp(row[2, positive])) for row in maps],
+            **{
+                part: class_report(predicted, result.y, masks, class_names)[positive]
+                for part, masks in parts.items()
+            },
+        }
+    if not spec.refit:
+        scored = decision_logits(result.logits[:1], result.calibration[:1])[0]
+        own = np.asarray(result.val[0])
+        noise = validation_noise(scored[own], result.y[own], spec.metric, positive)
+        metrics |= {"val_noise": noise} if noise else {}
+    return metrics
 
 
 def write_metrics(path: Path, metrics: Mapping[str, Any]) -> None:
@@ -310,6 +359,33 @@ def read_predictions(
         raise damaged_file(
             path, f"is damaged or not a Parquet file ({type(error).__name__})"
         ) from None
+
+
+def read_test_probabilities(
+    path: Path, replicas: Sequence[Replica], class_names: Sequence[str], num_nodes: int
+) -> tuple[Tensor, Array, list[Array]]:
+    """Read probabilities (R, N, C), labels (N,) and R masks of the labelled test nodes."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    chances = [f"probability_{name}" for name in class_names]
+    columns = ["split", "seed", "node", "role", "label", *chances]
+    table, _ = read_predictions(path, columns, pc.field("role") == "test")
+    names = pa.array([str(name) for name in class_names])
+    classes = pc.fill_null(pc.index_in(table["label"], value_set=names), -1).to_numpy()
+    split, seed, nodes = (table[name].to_numpy() for name in ("split", "seed", "node"))
+    if nodes.size and not 0 <= int(nodes.min()) <= int(nodes.max()) < num_nodes:
+        raise damaged_file(path, f"names nodes beyond the {num_nodes:,} there are")
+    rows = np.stack([table[name].to_numpy() for name in chances], axis=1)
+    y = np.full(num_nodes, -1, np.int64)
+    y[nodes] = classes
+    probabilities = np.zeros((len(replicas), num_nodes, len(class_names)), rows.dtype)
+    masks = []
+    for number, replica in enumerate(replicas):
+        own = (split == replica.split) & (seed == replica.seed) & (classes >= 0)
+        probabilities[number, nodes[own]] = rows[own]
+        masks.append(np.isin(np.arange(num_nodes), nodes[own]))
+    return torch.from_numpy(probabilities), y, masks
 
 
 def read_pseudo_labels(path: Path, class_names: Sequence[str], split: int) -> Array:

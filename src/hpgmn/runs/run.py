@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
+from torch import Tensor
 
-from hpgmn.base.calibration import decision_logits, predicted_classes
+from hpgmn.base.calibration import decision_logits, predicted_classes, threshold_offset
 from hpgmn.base.errors import HPGMNError, Remedy, SettingError
 from hpgmn.base.files import atomic_write
+from hpgmn.base.thresholds import choose_threshold, parse_threshold
 from hpgmn.graph import Array, Graph
 from hpgmn.runs.folder import (
     COMPARISON_FILE,
@@ -23,7 +26,8 @@ from hpgmn.runs.folder import (
     backup_note,
 )
 from hpgmn.runs.outputs import read_metrics
-from hpgmn.runs.spec import CONFIG_FILE, RunSpec, read_spec
+from hpgmn.runs.spec import CONFIG_FILE, RunSpec, check_threshold, read_spec
+from hpgmn.training.checks import class_number, positive_class
 from hpgmn.training.ensemble import ENSEMBLE, ENSEMBLE_FILE, Predictor, SavedEnsemble
 from hpgmn.training.saved import MODEL_FILE, SavedModel
 
@@ -93,6 +97,8 @@ class Predictions:
         split: whose models predict.
         seeds: how many were averaged; of an ensemble, members.
         num_new: nodes of the graph that the model was not trained on; None for the trained graph.
+        of: the class by whose probability nodes are ranked; None if they are not.
+        reasons: (M,) the main reason for that class, in words; None if nodes are not ranked.
     """
 
     node_ids: Array
@@ -102,6 +108,8 @@ class Predictions:
     split: int
     seeds: int
     num_new: int | None
+    of: str | None = None
+    reasons: Array | None = None
 
     @property
     def confidence(self) -> Array:
@@ -119,6 +127,8 @@ class Predictions:
         }
         for number, name in enumerate(self.class_names):
             columns[f"probability_{name}"] = self.probabilities[:, number]
+        if self.reasons is not None:
+            columns["reason"] = pa.array(self.reasons.tolist(), pa.string())
         return pa.table(columns)
 
     def write(self, path: str | Path) -> None:
@@ -272,6 +282,10 @@ class Run:
         add: bool = False,
         only_new: bool = False,
         min_confidence: float = 0.0,
+        threshold: str | float | None = None,
+        top: int | None = None,
+        of: str | None = None,
+        all_nodes: bool = False,
     ) -> Predictions:
         """Predict the class of each node: averaged over seeds, never over splits.
 
@@ -282,17 +296,38 @@ class Run:
                 graph.
             only_new: leave out the nodes that the model was trained on.
             min_confidence: below this confidence a prediction is None.
+            threshold: of two classes, the probability from which the positive one is predicted, or
+                a rule to choose it on validation nodes, such as "recall=0.8" [the run's].
+            top: return this many nodes, those with the highest probability of a class first, with
+                the main reason of each.
+            of: that class [the positive one of two].
+            all_nodes: with ``top``, rank labelled nodes too [unlabelled ones only].
         """
         if not 0 <= min_confidence <= 1:
             raise SettingError(f"min_confidence must be 0 to 1 (got {min_confidence:g}).")
+        ranked = self._ranked_class(top, of)
         loaded = self._resolve(graph, add)
         number, models = self.models_of(split)
         known = models.known_positions(loaded)
         new = None if known is None else np.flatnonzero(known < 0)
         nodes = self._new_nodes(loaded, new) if only_new else None
+        if top is not None and not all_nodes:
+            nodes = self._unlabelled_nodes(loaded, nodes)
         probabilities = models.mean_probabilities(loaded, self.device, nodes=nodes).numpy()
+        reasons = None
+        if ranked is not None:
+            from hpgmn.explain.reasons import main_reasons
+
+            order = np.argsort(-probabilities[:, ranked], kind="stable")[:top]
+            probabilities = probabilities[order]
+            nodes = order if nodes is None else nodes[order]
+            reasons = main_reasons(models, loaded, nodes, ranked, self.device)
+        calibration = models.mean_calibration[0]
+        if threshold is not None:
+            calibration = calibration.copy()
+            calibration[2] = self._threshold_offset(str(threshold), number)
         names = np.asarray(models.class_names, dtype=object)
-        labels = names[predicted_classes(probabilities, models.mean_calibration[0])]
+        labels = names[predicted_classes(probabilities, calibration)]
         labels[probabilities.max(axis=1) < min_confidence] = None
         ids = loaded.node_ids if loaded.node_ids is not None else np.arange(loaded.num_nodes)
         ids = ids if nodes is None else ids[nodes]
@@ -308,7 +343,68 @@ class Run:
             split=number,
             seeds=len(models.members if isinstance(models, SavedEnsemble) else models.replicas),
             num_new=None if new is None else len(new),
+            of=None if ranked is None else str(names[ranked]),
+            reasons=reasons,
         )
+
+    @property
+    def positive(self) -> int:
+        """The positive class of two: that of the metric, or the rarer one."""
+        recorded = self.spec.positive or self.metrics.get("ranking", {}).get("positive")
+        labels, names = self.model.train_labels, self.model.class_names
+        return class_number(positive_class("average_precision", labels, names, recorded), names)
+
+    def _ranked_class(self, top: int | None, of: str | None) -> int | None:
+        """Return the class by which nodes are ranked; None if they are not."""
+        names = self.model.class_names
+        if top is None:
+            if of is not None:
+                raise SettingError(
+                    "A class to rank by is given, but not how many nodes.",
+                    Remedy("Give the number of nodes", option="top", value=50),
+                )
+            return None
+        if top < 1:
+            raise SettingError(f"top must be at least 1 (got {top}).")
+        if of is None and len(names) == 2:
+            return self.positive
+        if of not in names:
+            if of is not None:
+                raise SettingError.unknown("class", of, names)
+            raise SettingError(
+                f"With {len(names)} classes, nodes are ranked by one of them.",
+                Remedy("Name it", option="of", value=names[0]),
+            )
+        return names.index(of)
+
+    def _unlabelled_nodes(self, graph: Graph, nodes: Array | None) -> Array:
+        """Return the positions without a label, among some nodes or all."""
+        chosen = np.arange(graph.num_nodes) if nodes is None else nodes
+        unlabelled = chosen[graph.y[chosen] < 0]
+        if not unlabelled.size:
+            remedy = Remedy("Rank all nodes", option="all_nodes", value=True, flag="all-nodes")
+            raise HPGMNError(f"Every node of '{graph.name}' has a label already.", remedy)
+        return np.asarray(unlabelled)
+
+    def _threshold_offset(self, rule: str, split: int) -> Array:
+        """Return the decision offset (2,) of a threshold, chosen on validation nodes."""
+        names = self.model.class_names
+        check_threshold(rule, len(names), self.model.metadata["graph"])
+        chances, is_positive = np.zeros(0), np.zeros(0, bool)
+        if parse_threshold(rule).kind != "value":
+            if self.spec.refit:
+                raise SettingError(
+                    "The model was trained again on the validation nodes, so none are left to "
+                    "choose a threshold on.",
+                    Remedy("Give a probability", option="threshold", value=0.5)
+                    | Remedy("Choose it in training", command="train", option="threshold"),
+                )
+            val = np.flatnonzero(self.graph.split(split).val)
+            models = self.models_of(split)[1]
+            found = models.mean_probabilities(self.graph, self.device, nodes=val).numpy()
+            chances, is_positive = found[:, self.positive], self.graph.y[val] == self.positive
+        value = choose_threshold(rule, chances, is_positive, logger.warning)
+        return threshold_offset(value, self.positive)
 
     def _new_nodes(self, graph: Graph, new: Array | None) -> Array:
         """Return the positions of new nodes, or refuse where none can be recognised."""
@@ -323,17 +419,74 @@ class Run:
             )
         return new
 
-    def evaluate(self, graph: Graph | str | Path | None = None) -> dict[str, Any]:
+    def evaluate(
+        self, graph: Graph | str | Path | None = None, metrics: str | Sequence[str] | None = None
+    ) -> dict[str, Any]:
         """Score the test nodes, or the labelled nodes of another graph, by metric and by class.
 
-        Of another graph, nodes that the run was trained or validated on (by their ids) are left
-        out.
-        """
-        from hpgmn.base.metrics import METRICS
-        from hpgmn.evaluation.scores import Score, class_report, scores
-        from hpgmn.training.checks import class_number, positive_class
+        Test nodes are scored from the predictions that the training stored. Of another graph, nodes
+        that the run was trained or validated on (by their ids) are left out.
 
-        loaded, model = self._resolve(graph), self.model
+        Args:
+            graph: another graph; None for the trained one.
+            metrics: names of metrics, in a list or with commas [that of the run and all others but
+                precision@K].
+        """
+        from hpgmn.base.metrics import METRICS, require_metric
+        from hpgmn.evaluation.scores import Score, class_report, scores
+
+        model = self.model
+        if metrics is None:
+            names = list(dict.fromkeys([self.spec.metric, *METRICS]))  # that of the run first
+        else:
+            given = metrics.split(",") if isinstance(metrics, str) else metrics
+            names = list(dict.fromkeys(name.strip() for name in given))
+        for name in names:
+            require_metric(name, len(model.class_names), f"'{model.metadata['graph']}'")
+        stored = self.folder / PREDICTIONS_FILE
+        if graph is None and stored.is_file():
+            logits, y, masks = self._stored_predictions(stored)
+            about = {"graph": model.metadata["graph"], "nodes": "test nodes"}
+        else:
+            logits, y, masks, about = self._predict_labelled(self._resolve(graph))
+        number = self.positive if len(model.class_names) == 2 else 1
+        scored = {name: Score.of(scores(logits, y, masks, name, number)) for name in names}
+        score = scored[names[0]]
+        return {
+            "model": self.spec.model,
+            **about,
+            "runs": len(masks),
+            "metric": names[0],
+            "positive": model.class_names[number] if len(model.class_names) == 2 else None,
+            "score_mean": score.mean,
+            "score_std": score.std,
+            "score": list(score.values),
+            "metrics": {
+                name: {"mean": value.mean, "std": value.std} for name, value in scored.items()
+            },
+            "classes": class_report(logits.argmax(dim=-1).numpy(), y, masks, model.class_names),
+        }
+
+    def _stored_predictions(self, path: Path) -> tuple[Tensor, Array, list[Array]]:
+        """Read decision logits (R, N, C), labels (N,) and R masks of the stored test nodes."""
+        from hpgmn.runs.outputs import read_test_probabilities
+
+        model = self.model
+        chances, y, masks = read_test_probabilities(
+            path, model.replicas, model.class_names, int(model.metadata["num_nodes"])
+        )
+        if not all(mask.any() for mask in masks):
+            raise HPGMNError(
+                f"'{model.metadata['graph']}' has splits without test nodes: nothing can be "
+                "scored.",
+                "Name another labelled graph",
+            )
+        logs = chances.clamp(min=torch.finfo(chances.dtype).tiny).log()
+        return logs + torch.from_numpy(model.calibration[:, 2:]).to(logs.dtype), y, masks
+
+    def _predict_labelled(self, loaded: Graph) -> tuple[Tensor, Array, list[Array], dict[str, Any]]:
+        """Return decision logits (R, N, C), labels, R masks of the nodes to score, and facts."""
+        model = self.model
         if (loaded.y < 0).all():
             raise HPGMNError(
                 f"Graph '{loaded.name}' has no labels to score against.",
@@ -348,32 +501,13 @@ class Run:
         is_trained = loaded.fingerprint == model.metadata["fingerprint"]
         masks = self._test_masks(loaded) if is_trained else self._unseen_masks(loaded)
         logits = decision_logits(model.logits(loaded, self.device), model.calibration)
-        metrics = list(dict.fromkeys([self.spec.metric, *METRICS]))  # that of the run first
-        positive = self.spec.positive or positive_class(
-            "average_precision", model.train_labels, model.class_names
-        )
-        number = class_number(positive, model.class_names)
-        scored = {name: Score.of(scores(logits, loaded.y, masks, name, number)) for name in metrics}
-        score = scored[self.spec.metric]
         left_out = [int((loaded.y >= 0).sum() - mask.sum()) for mask in masks]
-        return {
+        about = {
             "graph": loaded.name,
-            "model": self.spec.model,
             "nodes": "test nodes" if is_trained else _scored_nodes(left_out),
-            "runs": len(masks),
             **({} if is_trained else {"left_out": left_out}),
-            "metric": self.spec.metric,
-            "positive": positive,
-            "score_mean": score.mean,
-            "score_std": score.std,
-            "score": list(score.values),
-            "metrics": {
-                name: {"mean": value.mean, "std": value.std} for name, value in scored.items()
-            },
-            "classes": class_report(
-                logits.argmax(dim=-1).numpy(), loaded.y, masks, model.class_names
-            ),
         }
+        return logits, loaded.y, masks, about
 
     def _test_masks(self, graph: Graph) -> list[Array]:
         """Return the test nodes of each replica on the trained graph."""
