@@ -14,6 +14,7 @@ edges are stored sorted, as an adjacency matrix.
 | ``train_mask``, ``val_mask``, ``test_mask`` | (N, S) booleans, one column for each split |
 | ``<family>_train_mask``, … | a further family of splits, such as ``geom`` |
 | ``edge_weight``, ``node_ids``, ``class_names``, ``feature_names`` | optional, as in ``Graph`` |
+| ``edge_values`` | (E, columns) numbers of an edge table, in the order of ``edge_index``; optional |
 | ``format`` | the version of this list of arrays; optional |
 
 The name of a graph is that of its file or folder (without ``.graph``).
@@ -54,7 +55,7 @@ _CSR = ("x_indptr", "x_indices", "x_data", "x_shape")
 _EDGES = ("edges_indptr", "edges_indices", "edges_data", "edges_places")
 # The NumPy kinds that each array may have, and their name in messages.
 _KINDS = {
-    **dict.fromkeys(("x", "x_data", "edges_data", "edge_weight"), _NUMBERS),
+    **dict.fromkeys(("x", "x_data", "edges_data", "edge_weight", "edge_values"), _NUMBERS),
     **dict.fromkeys((*_CSR[:2], "x_shape", *_EDGES[:2], "edges_places"), _INTEGERS),
     **dict.fromkeys(("edge_index", "y", "format"), _INTEGERS),
     **dict.fromkeys(("node_ids", "class_names", "feature_names"), _TEXT),
@@ -107,7 +108,7 @@ def read_graph(path: str | Path, name: str | None = None) -> Graph:
     optional = ("y", "edge_weight", "node_ids", "class_names", "feature_names")
     masks = [f"{part}_mask" for part in PARTS]
     try:
-        return Graph(
+        graph = Graph(
             x,
             edges,
             directed=bool(directed.item()),
@@ -119,6 +120,12 @@ def read_graph(path: str | Path, name: str | None = None) -> Graph:
         if str(path) in str(error):
             raise
         raise error.prefixed(f"{_describe_path(path)} is not valid: ") from None
+    values = arrays.get("edge_values")
+    if values is not None and (values.ndim != 2 or len(values) != graph.num_listed_edges):
+        fault = f"'edge_values' must have {graph.num_listed_edges} rows (got shape {values.shape})"
+        raise _fault(path, fault, _WRITE_AGAIN)
+    graph.edge_values = values
+    return graph
 
 
 def write_graph(graph: Graph, path: str | Path) -> None:
@@ -207,6 +214,7 @@ def _arrays(graph: Graph, *, in_folder: bool) -> dict[str, Array]:
         "class_names": np.asarray(graph.class_names, dtype=np.str_),
         "node_ids": graph.node_ids,
         "feature_names": graph.feature_names,
+        "edge_values": graph.edge_values,
     }
     if in_folder:
         edges = graph.sorted_edges

@@ -13,8 +13,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from hpgmn.base.errors import GraphError, Remedy
-from hpgmn.tables.column_types import Category, read_values
+from hpgmn.tables.column_types import Category, Column, read_values
 from hpgmn.tables.columns import Tables
+from hpgmn.tables.edge_columns import EdgeColumnReader
 from hpgmn.tables.preparation import Log
 from hpgmn.tables.sources import NUMBER, TEXT, Array, Table, as_numbers, as_text, canonical, decoded
 
@@ -46,6 +47,23 @@ class Faults:
         return f" ({self.count:,} such edges in all)" if self.count > 1 else ""
 
 
+@dataclass(frozen=True, eq=False)
+class EdgeData:
+    """Edges as arrays.
+
+    Attributes:
+        index: (2, E) positions of their ends among the nodes.
+        weight: (E,) or None.
+        columns: the other columns that are used.
+        values: (E, columns) their values.
+    """
+
+    index: Array
+    weight: Array | None
+    columns: tuple[Column, ...]
+    values: Array
+
+
 def read_edges(
     tables: Tables,
     ids: Any,
@@ -53,8 +71,8 @@ def read_edges(
     progress: Callable[[str, int, int | None], None],
     log: Log,
     earlier_ids: Array | None,
-) -> tuple[Array, Array | None]:
-    """Read (2, E) positions and (E,) weights or None.
+) -> EdgeData:
+    """Read the edge table.
 
     Args:
         tables: both tables.
@@ -69,7 +87,8 @@ def read_edges(
         lambda rows: progress(f"Counting the edges in {table.label}", rows, None)
     )
     ends = (tables.source, tables.target)
-    read_as = dict.fromkeys(ends, TEXT)
+    reader = EdgeColumnReader(tables, num_edges)
+    read_as = reader.read_as | dict.fromkeys(ends, TEXT)
     if tables.weight is not None:
         read_as[tables.weight] = NUMBER
     edge_index = np.empty((2, num_edges), np.int32)
@@ -102,6 +121,7 @@ def read_edges(
             if tables.drop_unknown_edges:
                 usable |= block.min(axis=0) < 0
             unusable.note(~usable, start, values.__getitem__)
+        reader.add(group, start)
         start += size
         progress(f"Reading the edges in {table.label}", start, num_edges)
     if unknown.count:
@@ -117,11 +137,12 @@ def read_edges(
             "weights must be finite and positive.",
             Remedy("Remove such edges") | Remedy("Use no weights", option="weight", value=""),
         )
+    is_known = edge_index.min(axis=0) >= 0
+    columns_read = reader.finish(is_known, log)
     if unknown.count:
-        is_known = edge_index.min(axis=0) >= 0
         edge_index = edge_index[:, is_known]
         edge_weight = None if edge_weight is None else edge_weight[is_known]
-    return edge_index, edge_weight
+    return EdgeData(edge_index, edge_weight, *columns_read)
 
 
 def _handle_unknown(tables: Tables, unknown: Faults, guess: Remedy | None, log: Log) -> None:
