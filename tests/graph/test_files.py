@@ -47,6 +47,7 @@ def full_graph(is_sparse=False):
 
 def assert_same_graph(one, two):
     assert one.fingerprint == two.fingerprint
+    assert one.preparation == two.preparation
     assert one.name == two.name
     assert one.class_names == two.class_names
     np.testing.assert_array_equal(one.y, two.y)
@@ -564,3 +565,45 @@ def test_sorted_edges_may_be_whole_numbers_of_any_type(tmp_path, kind):
     graph = read_graph(folder)
     assert graph.edge_index.tolist() == [list(range(nodes)), targets.tolist()]
     assert graph.adjacency("out").nnz == nodes - 100
+
+
+PREPARATION = {"roles": {"id": "Łódź", "has_whole_ids": True}, "columns": [{"mean": 0.1 + 0.2}]}
+
+
+@pytest.mark.parametrize("is_sparse", [False, True])
+@pytest.mark.parametrize("name", ["other.npz", "other.graph"])
+def test_a_copy_keeps_the_name_and_every_file_the_preparation(tmp_path, name, is_sparse):
+    graph = full_graph(is_sparse)
+    graph.preparation = PREPARATION
+    write_graph(graph, tmp_path / name, as_copy=True)
+    assert_same_graph(read_graph(tmp_path / name), graph)
+    write_graph(graph, tmp_path / name)
+    found = read_graph(tmp_path / name)
+    assert (found.name, found.preparation) == ("other", PREPARATION)
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [(b"{", "is not JSON"), (b"[]", "preparation"), (b'{"roles": 3}', "preparation")],
+)
+def test_a_damaged_preparation_is_refused(tmp_path, content, told):
+    path = rewrite(tmp_path / "g.npz", preparation=np.frombuffer(content, np.uint8))
+    with pytest.raises(GraphError, match=told):
+        read_graph(path)
+
+
+def test_the_size_of_a_file_is_known_before_it_is_written(tmp_path):
+    rng = np.random.default_rng(0)
+    x, edges = rng.normal(size=(3000, 7)), rng.integers(0, 3000, (2, 20_000))
+    masks = np.zeros((3000, 3), bool)
+    masks[:10] = True
+    for attributes in (x, sp.csr_array(x * (x > 1))):
+        graph = Graph(
+            *(attributes, edges, np.zeros(3000)),
+            node_ids=[f"node-{number}" for number in range(3000)],
+            edge_weight=rng.random(20_000) + 0.1,
+            train_mask=masks,
+        )
+        write_graph(graph, tmp_path / "g.npz", as_copy=True)
+        size = (tmp_path / "g.npz").stat().st_size
+        assert files.graph_size(graph) == pytest.approx(size, rel=0.1)

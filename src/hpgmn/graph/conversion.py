@@ -204,8 +204,8 @@ def _extend(graph: Any, new: TableData, name: str) -> Any:
         x = np.concatenate([old_x, new.x])
     if fitted is not None:  # new edges change aggregates of old nodes
         edge_values = new.edge_values
-        if graph.edge_values is not None:
-            edge_values = np.concatenate([graph.edge_values, new.edge_values])
+        if graph.edge_values is not None and edge_values is not None:
+            edge_values = np.concatenate([graph.edge_values, edge_values])
         edges = (edge_index, edge_values, fitted.edge_columns)
         x, _ = add_aggregates(x, *edges, graph.directed, fitted.aggregates)
     weight = None

@@ -14,10 +14,10 @@ edges are stored sorted, as an adjacency matrix.
 | ``train_mask``, ``val_mask``, ``test_mask`` | (N, S) booleans, one column for each split |
 | ``<family>_train_mask``, … | a further family of splits, such as ``geom`` |
 | ``edge_weight``, ``node_ids``, ``class_names``, ``feature_names`` | optional, as in ``Graph`` |
-| ``edge_values`` | (E, columns) numbers of an edge table, in the order of ``edge_index``; optional |
+| ``edge_values`` | (E, columns) of an edge table, in the order of ``edge_index``; optional |
+| ``preparation`` | how node tables became ``x``: the bytes of a JSON object; optional |
+| ``name`` | the graph's name; without it that of the file or folder (without ``.graph``) |
 | ``format`` | the version of this list of arrays; optional |
-
-The name of a graph is that of its file or folder (without ``.graph``).
 """
 
 from __future__ import annotations
@@ -43,7 +43,14 @@ from hpgmn.base.files import (
     with_checksum,
     write_error,
 )
-from hpgmn.base.parsing import TooLargeError, read_archive, read_array, read_json, require_file
+from hpgmn.base.parsing import (
+    TooLargeError,
+    parse_json,
+    read_archive,
+    read_array,
+    read_json,
+    require_file,
+)
 from hpgmn.graph.edges import Array, SortedEdges
 from hpgmn.graph.graph import PARTS, Graph, Splits
 
@@ -58,7 +65,8 @@ _KINDS = {
     **dict.fromkeys(("x", "x_data", "edges_data", "edge_weight", "edge_values"), _NUMBERS),
     **dict.fromkeys((*_CSR[:2], "x_shape", *_EDGES[:2], "edges_places"), _INTEGERS),
     **dict.fromkeys(("edge_index", "y", "format"), _INTEGERS),
-    **dict.fromkeys(("node_ids", "class_names", "feature_names"), _TEXT),
+    **dict.fromkeys(("node_ids", "class_names", "feature_names", "name"), _TEXT),
+    "preparation": ("u", "the bytes of a JSON object"),
     "directed": _BOOLEANS,
 }
 _MASK = re.compile(r"(?:(?P<family>.+)_)?(?P<part>train|val|test)_mask")
@@ -107,12 +115,15 @@ def read_graph(path: str | Path, name: str | None = None) -> Graph:
         families[family] = Splits(*(arrays[name] for name in names))
     optional = ("y", "edge_weight", "node_ids", "class_names", "feature_names")
     masks = [f"{part}_mask" for part in PARTS]
+    if name is None:
+        name = str(arrays["name"]) if "name" in arrays else graph_name(path)
+    preparation = _preparation(path, arrays)
     try:
         graph = Graph(
             x,
             edges,
             directed=bool(directed.item()),
-            name=graph_name(path) if name is None else name,
+            name=name,
             alternative_splits=families,
             **{key: arrays.get(key) for key in (*optional, *masks)},
         )
@@ -124,26 +135,31 @@ def read_graph(path: str | Path, name: str | None = None) -> Graph:
     if values is not None and (values.ndim != 2 or len(values) != graph.num_listed_edges):
         fault = f"'edge_values' must have {graph.num_listed_edges} rows (got shape {values.shape})"
         raise _fault(path, fault, _WRITE_AGAIN)
-    graph.edge_values = values
+    graph.preparation, graph.edge_values = preparation, values
     return graph
 
 
-def write_graph(graph: Graph, path: str | Path) -> None:
+def write_graph(graph: Graph, path: str | Path, *, as_copy: bool = False) -> None:
     """Write a graph atomically; :func:`read_graph` returns exactly the same graph.
 
     A path that ends in ``.npz`` is a file, any other a folder. Missing parent folders are made; an
     existing graph is replaced.
+
+    Args:
+        as_copy: keep the graph's name, instead of that of the file, and do not compress it.
     """
     path = Path(path)
     _refuse_other_files(path)
     arrays = _arrays(graph, in_folder=path.suffix != ".npz")
+    if as_copy:
+        arrays["name"] = np.asarray(graph.name)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise write_error(path, error) from None
     if path.suffix == ".npz":
         with atomic_write(path) as draft:
-            save: Any = np.savez_compressed  # its keywords are the arrays' names
+            save: Any = np.savez if as_copy else np.savez_compressed  # keywords: arrays' names
             save(draft, **arrays)
         return
     with atomic_folder(path) as draft:
@@ -216,6 +232,8 @@ def _arrays(graph: Graph, *, in_folder: bool) -> dict[str, Array]:
         "feature_names": graph.feature_names,
         "edge_values": graph.edge_values,
     }
+    if graph.preparation is not None:
+        arrays["preparation"] = np.frombuffer(json.dumps(graph.preparation).encode(), np.uint8)
     if in_folder:
         edges = graph.sorted_edges
         parts = (edges.indptr, edges.targets, edges.weights, edges.places)
@@ -236,6 +254,20 @@ def _arrays(graph: Graph, *, in_folder: bool) -> dict[str, Array]:
     for prefix, splits in families.items():
         arrays |= {f"{prefix}{part}_mask": getattr(splits, part) for part in PARTS}
     return {name: array for name, array in arrays.items() if array is not None}
+
+
+def graph_size(graph: Graph) -> int:
+    """Return about how many bytes a graph file takes before compression."""
+    x: Any = graph.x
+    arrays = [x.data, x.indices, x.indptr] if sp.issparse(x) else [x]
+    if graph.splits is not None:
+        arrays += [getattr(graph.splits, part) for part in PARTS]
+    if graph.node_ids is not None:
+        arrays.append(graph.node_ids)
+    if graph.edge_values is not None:
+        arrays.append(graph.edge_values)
+    edges = (12 if graph.is_weighted else 8) * graph.num_listed_edges
+    return int(edges + graph.y.nbytes + sum(array.nbytes for array in arrays))
 
 
 def _describe_path(path: Path) -> str:
@@ -337,6 +369,19 @@ def _attributes(path: Path, arrays: dict[str, Array]) -> Any:
     _check_csr(path, arrays, _CSR[:3], rows, columns, "attributes")
     parts = (data, indices.astype(np.int32), indptr.astype(np.int64))
     return sp.csr_array(parts, shape=(rows, columns))
+
+
+def _preparation(path: Path, arrays: dict[str, Array]) -> dict[str, Any] | None:
+    """Return how tables became attributes, in plain values."""
+    if "preparation" not in arrays:
+        return None
+    try:
+        content = parse_json(arrays["preparation"].astype(np.uint8).tobytes())
+    except ValueError as error:
+        raise _fault(path, f"array 'preparation' is not JSON ({error})", _WRITE_AGAIN) from None
+    if not isinstance(content, dict) or not isinstance(content.get("roles"), dict):
+        raise _fault(path, "array 'preparation' is not a table's preparation", _WRITE_AGAIN)
+    return content
 
 
 def _edges(path: Path, arrays: dict[str, Array], num_nodes: int) -> Array | SortedEdges:

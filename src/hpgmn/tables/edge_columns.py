@@ -114,7 +114,7 @@ class EdgeColumnReader:
         index = encoded.indices.fill_null(len(encoded.dictionary)).to_numpy(zero_copy_only=False)
         return np.asarray(codes)[index]
 
-    def finish(self, is_known: Array, log: Log) -> tuple[tuple[Column, ...], Array]:
+    def finish(self, is_known: Array, log: Log) -> tuple[tuple[Column, ...], Array | None]:
         """Return the fitted columns and (E, columns) values of the edges marked in ``is_known``."""
         columns, kept = [], []
         for name in self._types:
@@ -129,7 +129,7 @@ class EdgeColumnReader:
             kept.append(self._positions(result, values, log) if name in self._words else values)
         if self._fitted is None:
             self._report(columns, log)
-        return tuple(columns), np.stack(kept).T if kept else np.empty((int(is_known.sum()), 0))
+        return tuple(columns), np.stack(kept).T if kept else None
 
     def _fit(self, name: str, values: Array) -> Column | str:
         """Return the column, fitted now or before, or the reason to leave it out."""
@@ -193,7 +193,7 @@ def _are_ids(values: Array, is_text: bool) -> bool:
 def add_aggregates(
     x: Array,
     edge_index: Array,
-    values: Array,
+    values: Array | None,
     columns: Sequence[Column],
     directed: bool,
     fitted: Sequence[Column] | None = None,
@@ -203,7 +203,8 @@ def add_aggregates(
     Args:
         x: (N, F), possibly F = 0.
         edge_index: (2, E).
-        values: (E, columns); numbers, days or positions of words, NaN where missing.
+        values: (E, columns); numbers, days or positions of words, NaN where missing. None: no
+            columns.
         columns: the columns of the edge table.
         directed: False: both ends of an edge count alike, and names have no direction.
         fitted: aggregates with their scale; None: fit them.
@@ -225,9 +226,14 @@ def add_aggregates(
 
 
 def aggregates(
-    edge_index: Array, values: Array, columns: Sequence[Column], num_nodes: int, directed: bool
+    edge_index: Array,
+    values: Array | None,
+    columns: Sequence[Column],
+    num_nodes: int,
+    directed: bool,
 ) -> Iterator[tuple[str, Array]]:
     """Yield names and (N,) aggregates, NaN for a node without them."""
+    values = np.empty((edge_index.shape[1], 0)) if values is None else values
     repeats = is_repeated(edge_index, num_nodes)
     directions = [("out, ", edge_index[0]), ("in, ", edge_index[1])]
     if not directed:

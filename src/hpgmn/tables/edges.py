@@ -55,13 +55,13 @@ class EdgeData:
         index: (2, E) positions of their ends among the nodes.
         weight: (E,) or None.
         columns: the other columns that are used.
-        values: (E, columns) their values.
+        values: (E, columns) their values; None without columns.
     """
 
     index: Array
     weight: Array | None
     columns: tuple[Column, ...]
-    values: Array
+    values: Array | None
 
 
 def read_edges(

@@ -67,7 +67,7 @@ class TableData:
     x: Array
     edge_index: Array
     edge_weight: Array | None
-    edge_values: Array
+    edge_values: Array | None
     y: Array | None
     class_names: list[str] | None
     node_ids: Array
@@ -137,7 +137,8 @@ def read_tables(
     if preparation is not None:
         x = np.empty((len(ids), 0), np.float32) if x is None else x
         if onto is None:
-            progress(f"Aggregating the columns in {tables.edges.label}", 0, None)
+            if edges.columns:
+                progress(f"Aggregating the columns in {tables.edges.label}", 0, None)
             preparation, x = _aggregate(tables, preparation, x, edges, log)
     elif x is None:
         degrees = _only_degrees(tables, edges.index, len(all_ids))
