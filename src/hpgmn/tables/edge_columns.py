@@ -112,7 +112,7 @@ class EdgeColumnReader:
             if word not in MISSING:
                 codes[position] = numbers.setdefault(word, len(numbers))
         index = encoded.indices.fill_null(len(encoded.dictionary)).to_numpy(zero_copy_only=False)
-        return np.asarray(codes)[index]
+        return np.asarray(np.asarray(codes)[index])
 
     def finish(self, is_known: Array, log: Log) -> tuple[tuple[Column, ...], Array | None]:
         """Return the fitted columns and (E, columns) values of the edges marked in ``is_known``."""
@@ -328,7 +328,7 @@ def _shares(node: Array, codes: Array, num_codes: int, num_nodes: int) -> Array:
     """Return (N, codes) the share of each code among the edges of a node; 0 without edges."""
     cell = node.astype(np.int64) * num_codes + codes.astype(np.int64)
     counts = np.bincount(cell, minlength=num_nodes * num_codes).reshape(num_nodes, num_codes)
-    return counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
+    return np.asarray(counts / np.maximum(counts.sum(axis=1, keepdims=True), 1))
 
 
 def _log_scaled(values: Array) -> Array:
