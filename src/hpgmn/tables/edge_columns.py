@@ -74,9 +74,10 @@ class EdgeColumnReader:
         """Require the columns that the model was trained with."""
         self._fitted = {column.name: column for column in preparation.edge_columns}
         self.source = {name: name for name in self._fitted}
-        weight = preparation.roles.get("weight")
-        if weight in self.source and tables.weight is not None:
-            self.source[weight] = tables.weight  # which may have another name now
+        for role in ("weight", "edge_type"):  # which may have another name now
+            trained, name = preparation.roles.get(role), getattr(tables, role)
+            if trained in self.source and name is not None:
+                self.source[trained] = name
         for column in preparation.edge_columns:
             if self.source[column.name] == column.name:
                 column.check(self._table)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from hpgmn.base.edge_types import MISSING
 from hpgmn.base.errors import GraphError, Remedy
 from hpgmn.tables.column_types import Category, Column, read_values
 from hpgmn.tables.columns import Tables
@@ -54,12 +55,16 @@ class EdgeData:
     Attributes:
         index: (2, E) positions of their ends among the nodes.
         weight: (E,) or None.
+        type: (E,) positions among ``type_names``, or None.
+        type_names: in the order of their first occurrence.
         columns: the other columns that are used.
         values: (E, columns) their values; None without columns.
     """
 
     index: Array
     weight: Array | None
+    type: Array | None
+    type_names: Sequence[str]
     columns: tuple[Column, ...]
     values: Array | None
 
@@ -91,8 +96,12 @@ def read_edges(
     read_as = reader.read_as | dict.fromkeys(ends, TEXT)
     if tables.weight is not None:
         read_as[tables.weight] = NUMBER
+    if tables.edge_type is not None:
+        read_as[tables.edge_type] = TEXT
+    type_numbers: dict[str, int] = {}
     edge_index = np.empty((2, num_edges), np.int32)
     edge_weight = None if tables.weight is None else np.empty(num_edges, np.float32)
+    edge_type = None if tables.edge_type is None else np.empty(num_edges, np.int32)
     unknown, unusable = Faults(), Faults()
     unknown_ids: set[str | None] = set()
     start = 0
@@ -121,6 +130,9 @@ def read_edges(
             if tables.drop_unknown_edges:
                 usable |= block.min(axis=0) < 0
             unusable.note(~usable, start, values.__getitem__)
+        if tables.edge_type is not None and edge_type is not None:
+            words = as_text(table, tables.edge_type, group.column(tables.edge_type))
+            edge_type[start : start + size] = _number_words(words, type_numbers)
         reader.add(group, start)
         start += size
         progress(f"Reading the edges in {table.label}", start, num_edges)
@@ -142,7 +154,16 @@ def read_edges(
     if unknown.count:
         edge_index = edge_index[:, is_known]
         edge_weight = None if edge_weight is None else edge_weight[is_known]
-    return EdgeData(edge_index, edge_weight, *columns_read)
+        edge_type = None if edge_type is None else edge_type[is_known]
+    return EdgeData(edge_index, edge_weight, edge_type, list(type_numbers), *columns_read)
+
+
+def _number_words(words: Any, numbers: dict[str, int]) -> Array:
+    """Return the number of each word, a new one for each new word; empty ones are "missing"."""
+    encoded = words.fill_null("").combine_chunks().dictionary_encode()
+    distinct = [canonical(word.strip()) or MISSING for word in encoded.dictionary.to_pylist()]
+    codes = np.asarray([numbers.setdefault(word, len(numbers)) for word in distinct], np.int32)
+    return np.asarray(codes[encoded.indices.to_numpy()])
 
 
 def _handle_unknown(tables: Tables, unknown: Faults, guess: Remedy | None, log: Log) -> None:
