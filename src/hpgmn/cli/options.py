@@ -71,7 +71,7 @@ Calibration: TypeAlias = Annotated[
     typer.Option(
         "--calibration/--no-calibration",
         show_default=False,
-        help="Scale probabilities by a temperature fitted to the validation nodes [on].",
+        help="Calibrate probabilities on the validation nodes [on].",
     ),
 ]
 Deterministic: TypeAlias = Annotated[
@@ -125,6 +125,10 @@ _COLUMNS: dict[str, Any] = {
     "weight": Annotated[
         str | None, typer.Option("--weight", help="The edge weights [weight]; '' for none.")
     ],
+    "edge_type": Annotated[
+        str | None,
+        typer.Option("--edge-type", help="The edges' types: statistics are computed per type."),
+    ],
     "drop": Annotated[
         list[str] | None,
         typer.Option("--drop", help="Leave out this node column; may be repeated."),
@@ -133,6 +137,16 @@ _COLUMNS: dict[str, Any] = {
         list[str] | None,
         typer.Option(
             "--category", help="Node column of numbers to read as categories; may be repeated."
+        ),
+    ],
+    "edge_drop": Annotated[
+        list[str] | None,
+        typer.Option("--edge-drop", help="Leave out this edge column; may be repeated."),
+    ],
+    "edge_categories": Annotated[
+        list[str] | None,
+        typer.Option(
+            "--edge-category", help="Edge column of numbers to read as categories; may be repeated."
         ),
     ],
     "split_by": Annotated[

@@ -41,7 +41,7 @@ def from_pyg(make: Any, data: Any, name: str) -> Any:
     ):
         if getattr(data, attribute, None) is None:
             raise GraphError(f"The PyG object has no {attribute}.", advice)
-    optional = ("edge_weight", *(f"{part}_mask" for part in PARTS))
+    optional = ("edge_weight", "edge_type", *(f"{part}_mask" for part in PARTS))
     options = {key: getattr(data, key, None) for key in optional}
     return make(data.x, data.edge_index, getattr(data, "y", None), name=name, **options)
 
@@ -54,11 +54,15 @@ def to_pyg(graph: Any) -> Any:
     def tensor(array: Array) -> Any:
         return torch.from_numpy(np.require(array, requirements="W"))  # copies if read-only
 
-    edge_index, weight = graph.edge_index, graph.edge_weight
+    edge_index, weight, types = graph.edge_index, graph.edge_weight, graph.edge_type
     if not graph.directed:
-        coo = graph.adjacency("out").tocoo()
-        edge_index = np.stack([coo.row, coo.col]).astype(np.int64)
-        weight = coo.data if weight is not None else None
+        numbers = range(len(graph.edge_type_names)) if graph.edge_type_names else [None]
+        parts = [graph.adjacency("out", number).tocoo() for number in numbers]
+        ends = [np.stack([part.row, part.col]) for part in parts]
+        edge_index = np.concatenate(ends, axis=1).astype(np.int64)
+        weight = np.concatenate([part.data for part in parts]) if weight is not None else None
+        if types is not None:
+            types = np.repeat(np.arange(len(parts)), [part.nnz for part in parts])
     if sp.issparse(graph.x):
         x = graph.x.tocoo()
         index = tensor(np.stack([x.row, x.col]).astype(np.int64))
@@ -69,6 +73,8 @@ def to_pyg(graph: Any) -> Any:
     data = Data(attributes, tensor(edge_index), y=tensor(graph.y))
     if weight is not None:
         data.edge_weight = tensor(weight)
+    if types is not None:
+        data.edge_type = tensor(types.astype(np.int64))
     if graph.splits is not None:
         for part in PARTS:
             data[f"{part}_mask"] = tensor(getattr(graph.splits, part))
@@ -137,6 +143,8 @@ def reading_options(
         changes: dict[str, Any] = {"directed": onto.directed}
         if not onto.is_weighted:
             changes["weight"] = ""
+        if not onto.edge_type_names:
+            changes["edge_type"] = ""
         if onto.preparation is None and onto.feature_names is not None:
             changes["attributes"] = tuple(onto.feature_names.tolist())
         columns, preparation = replace(columns, **changes), onto.preparation
@@ -161,17 +169,15 @@ def read_graph_tables(
     progress = progress or ignore_progress
     for line in tables.describe():
         log(line)
-    ignored = tables.ignored()
-    if ignored is not None:
-        logger.warning("%s %s", *ignored)
     data = read_tables(tables, progress, log, onto=onto, earlier_ids=earlier_ids)
     progress("Checking the graph", 0, None)
     if onto is not None:
         return _extend(onto, data, name)
     graph = cls(
         data.x,
-        SortedEdges.of(data.edge_index, len(data.x), data.edge_weight),
+        SortedEdges.of(data.edge_index, len(data.x), data.edge_weight, data.edge_type),
         data.y,
+        edge_type_names=data.edge_type_names,
         directed=data.directed,
         node_ids=data.node_ids,
         class_names=data.class_names,
@@ -179,47 +185,60 @@ def read_graph_tables(
         name=name,
         **{f"{part}_mask": mask for part, mask in data.masks.items()},
     )
-    graph.preparation = data.preparation
+    graph.preparation, graph.edge_values = data.preparation, data.edge_values
+    if graph.preparation is not None and graph.edge_type_names:
+        graph.preparation["roles"]["edge_type_names"] = list(graph.edge_type_names)
     return graph
 
 
 def _extend(graph: Any, new: TableData, name: str) -> Any:
     """Return the graph with new nodes after its own; they are in no part of its splits."""
+    from hpgmn.tables.edge_columns import add_aggregates
     from hpgmn.tables.preparation import Preparation
-    from hpgmn.tables.reading import log_degrees
 
     count = len(new.x)
-    if new.x.shape[1] != graph.num_features:
+    old_x, edge_values = graph.x, None
+    edge_index = np.concatenate([graph.edge_index, new.edge_index], axis=1)
+    fitted = None if graph.preparation is None else Preparation.from_dict(graph.preparation)
+    if fitted is not None:
+        old_x = old_x[:, : graph.num_features - len(fitted.aggregates)]
+    if new.x.shape[1] != old_x.shape[1]:
         raise GraphError(
             f"The numbers of attributes differ: {new.x.shape[1]} of the new nodes, "
-            f"{graph.num_features} of graph '{graph.name}'.",
+            f"{old_x.shape[1]} of graph '{graph.name}'.",
             "Pass the same columns",
         )
     x: Any
     if graph.has_sparse_attributes:
-        x = sp.vstack([graph.x, sp.csr_array(new.x)], format="csr")
+        x = sp.vstack([old_x, sp.csr_array(new.x)], format="csr")
     else:
-        x = np.concatenate([graph.x, new.x])
-    edge_index = np.concatenate([graph.edge_index, new.edge_index], axis=1)
-    if graph.preparation is not None:
-        degree = Preparation.from_dict(graph.preparation).degree
-        if degree is not None:  # new edges change degrees of old nodes
-            x = degree.attributes(log_degrees(edge_index, len(x))).astype(np.float32)
+        x = np.concatenate([old_x, new.x])
+    if fitted is not None:  # new edges change aggregates of old nodes
+        edge_values = new.edge_values
+        if graph.edge_values is not None and edge_values is not None:
+            edge_values = np.concatenate([graph.edge_values, edge_values])
+        edges = (edge_index, edge_values, fitted.edge_columns)
+        x, _ = add_aggregates(x, *edges, graph.directed, fitted.aggregates)
     weight = None
     if graph.edge_weight is not None and new.edge_weight is not None:
         weight = np.append(graph.edge_weight, new.edge_weight)
+    types = None
+    if graph.edge_type is not None and new.edge_type is not None:
+        types = np.append(graph.edge_type, new.edge_type)
     larger = type(graph)(
         x,
         edge_index,
         np.append(graph.y, np.full(count, -1) if new.y is None else new.y),
         edge_weight=weight,
+        edge_type=types,
+        edge_type_names=graph.edge_type_names,
         directed=graph.directed,
         node_ids=np.concatenate([graph.node_ids, new.node_ids]),
         class_names=new.class_names or graph.class_names,
         feature_names=graph.feature_names,
         name=name,
     )
-    larger.preparation = graph.preparation
+    larger.preparation, larger.edge_values = graph.preparation, edge_values
     if graph.splits is None:
         return larger
     masks = (getattr(graph.splits, part) for part in PARTS)
@@ -276,6 +295,7 @@ def to_html(graph: Any) -> str:
     facts = [
         ("Nodes", f"{graph.num_nodes:,}"),
         ("Edges", f"{edges}{', weighted' if graph.is_weighted else ''}"),
+        *((("Edge types", ", ".join(graph.edge_type_names)),) if graph.edge_type_names else ()),
         ("Attributes", f"{graph.num_features:,}{', sparse' * graph.has_sparse_attributes}"),
         ("Classes", ", ".join(classes)),
         ("Splits", splits),

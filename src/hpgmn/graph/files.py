@@ -9,11 +9,14 @@ edges are stored sorted, as an adjacency matrix.
 | ``edge_index`` | (2, E) integers; row 0 sources, row 1 targets |
 | or ``edges_indptr`` (N + 1), ``edges_indices`` (E) | CSR; targets ascend for each source |
 | ``edges_data``, ``edges_places`` (E) | optional: weights; the position of each edge as listed |
+| ``edges_types`` (E) | optional: numbers of edge types |
 | ``directed`` | false: edges are undirected, listed once or twice |
 | ``y`` | (N,) class, -1 unknown; optional |
 | ``train_mask``, ``val_mask``, ``test_mask`` | (N, S) booleans, one column for each split |
 | ``<family>_train_mask``, … | a further family of splits, such as ``geom`` |
-| ``edge_weight``, ``node_ids``, ``class_names``, ``feature_names`` | optional, as in ``Graph`` |
+| ``edge_weight``, ``edge_type``, ``edge_type_names`` | optional, as in ``Graph`` |
+| ``node_ids``, ``class_names``, ``feature_names`` | optional, as in ``Graph`` |
+| ``edge_values`` | (E, columns) of an edge table, in the order of ``edge_index``; optional |
 | ``preparation`` | how node tables became ``x``: the bytes of a JSON object; optional |
 | ``name`` | the graph's name; without it that of the file or folder (without ``.graph``) |
 | ``format`` | the version of this list of arrays; optional |
@@ -57,14 +60,15 @@ logger = logging.getLogger(__name__)
 
 _NUMBERS, _INTEGERS = ("biuf", "numbers"), ("iu", "integers")
 _BOOLEANS, _TEXT = ("b", "booleans"), ("U", "text")
+_NAMES = ("node_ids", "class_names", "feature_names", "edge_type_names")
 _CSR = ("x_indptr", "x_indices", "x_data", "x_shape")
-_EDGES = ("edges_indptr", "edges_indices", "edges_data", "edges_places")
+_EDGES = ("edges_indptr", "edges_indices", "edges_data", "edges_places", "edges_types")
 # The NumPy kinds that each array may have, and their name in messages.
 _KINDS = {
-    **dict.fromkeys(("x", "x_data", "edges_data", "edge_weight"), _NUMBERS),
-    **dict.fromkeys((*_CSR[:2], "x_shape", *_EDGES[:2], "edges_places"), _INTEGERS),
-    **dict.fromkeys(("edge_index", "y", "format"), _INTEGERS),
-    **dict.fromkeys(("node_ids", "class_names", "feature_names", "name"), _TEXT),
+    **dict.fromkeys(("x", "x_data", "edges_data", "edge_weight", "edge_values"), _NUMBERS),
+    **dict.fromkeys((*_CSR[:2], "x_shape", *_EDGES[:2], *_EDGES[3:]), _INTEGERS),
+    **dict.fromkeys(("edge_index", "edge_type", "y", "format"), _INTEGERS),
+    **dict.fromkeys((*_NAMES, "name"), _TEXT),
     "preparation": ("u", "the bytes of a JSON object"),
     "directed": _BOOLEANS,
 }
@@ -112,7 +116,7 @@ def read_graph(path: str | Path, name: str | None = None) -> Graph:
         names = [f"{family}_{part}_mask" for part in PARTS]
         _require(path, arrays, *names)
         families[family] = Splits(*(arrays[name] for name in names))
-    optional = ("y", "edge_weight", "node_ids", "class_names", "feature_names")
+    optional = ("y", "edge_weight", "edge_type", *_NAMES)
     masks = [f"{part}_mask" for part in PARTS]
     if name is None:
         name = str(arrays["name"]) if "name" in arrays else graph_name(path)
@@ -126,12 +130,16 @@ def read_graph(path: str | Path, name: str | None = None) -> Graph:
             alternative_splits=families,
             **{key: arrays.get(key) for key in (*optional, *masks)},
         )
-        graph.preparation = preparation
-        return graph
     except GraphError as error:
         if str(path) in str(error):
             raise
         raise error.prefixed(f"{_describe_path(path)} is not valid: ") from None
+    values = arrays.get("edge_values")
+    if values is not None and (values.ndim != 2 or len(values) != graph.num_listed_edges):
+        fault = f"'edge_values' must have {graph.num_listed_edges} rows (got shape {values.shape})"
+        raise _fault(path, fault, _WRITE_AGAIN)
+    graph.preparation, graph.edge_values = preparation, values
+    return graph
 
 
 def write_graph(graph: Graph, path: str | Path, *, as_copy: bool = False) -> None:
@@ -225,17 +233,20 @@ def _arrays(graph: Graph, *, in_folder: bool) -> dict[str, Array]:
         "class_names": np.asarray(graph.class_names, dtype=np.str_),
         "node_ids": graph.node_ids,
         "feature_names": graph.feature_names,
+        "edge_values": graph.edge_values,
     }
     if graph.preparation is not None:
         arrays["preparation"] = np.frombuffer(json.dumps(graph.preparation).encode(), np.uint8)
     if in_folder:
         edges = graph.sorted_edges
-        parts = (edges.indptr, edges.targets, edges.weights, edges.places)
+        parts = (edges.indptr, edges.targets, edges.weights, edges.places, edges.types)
         arrays |= zip(_EDGES, parts, strict=True)
     else:
         integer = np.int32 if graph.num_nodes <= np.iinfo(np.int32).max else np.int64
         arrays["edge_index"] = graph.edge_index.astype(integer)
-        arrays["edge_weight"] = graph.edge_weight
+        arrays["edge_weight"], arrays["edge_type"] = graph.edge_weight, graph.edge_type
+    if graph.edge_type_names:
+        arrays["edge_type_names"] = np.asarray(graph.edge_type_names, dtype=np.str_)
     x: Any = graph.x
     if sp.issparse(x):
         shape = np.asarray(x.shape, np.int64)
@@ -258,6 +269,8 @@ def graph_size(graph: Graph) -> int:
         arrays += [getattr(graph.splits, part) for part in PARTS]
     if graph.node_ids is not None:
         arrays.append(graph.node_ids)
+    if graph.edge_values is not None:
+        arrays.append(graph.edge_values)
     edges = (12 if graph.is_weighted else 8) * graph.num_listed_edges
     return int(edges + graph.y.nbytes + sum(array.nbytes for array in arrays))
 
@@ -385,11 +398,13 @@ def _edges(path: Path, arrays: dict[str, Array], num_nodes: int) -> Array | Sort
             raise _fault(path, f"it holds both 'edge_index' and '{stored[0]}'", "Keep one form")
         return arrays["edge_index"]
     _require(path, arrays, *_EDGES[:2])
-    if "edge_weight" in arrays:
-        raise _fault(path, "it holds 'edge_weight' beside 'edges_indices'", "Use 'edges_data'")
+    for name, sorted_name in (("edge_weight", _EDGES[2]), ("edge_type", _EDGES[4])):
+        if name in arrays:
+            fault = f"it holds '{name}' beside 'edges_indices'"
+            raise _fault(path, fault, f"Use '{sorted_name}'")
     _check_csr(path, arrays, _EDGES, num_nodes, num_nodes, "nodes")
     indptr, indices = (_wide(arrays[name]) for name in _EDGES[:2])
-    weights, places = (arrays.get(name) for name in _EDGES[2:])
+    weights, places, types = (arrays.get(name) for name in _EDGES[2:])
     starts = np.zeros(indices.size + 1, bool)
     starts[indptr] = True
     if ((indices[1:] < indices[:-1]) & ~starts[1:-1]).any():
@@ -400,7 +415,7 @@ def _edges(path: Path, arrays: dict[str, Array], num_nodes: int) -> Array | Sort
         if not _is_permutation(places):
             raise _fault(path, "'edges_places' must name every edge once", _WRITE_AGAIN)
         places = _wide(places)
-    return SortedEdges(indptr, indices, weights, places)
+    return SortedEdges(indptr, indices, weights, places, types)
 
 
 def _check_csr(
