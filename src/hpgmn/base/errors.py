@@ -293,8 +293,8 @@ def mean_and_deviation(mean: float | None, std: float | None) -> str:
 
     A deviation of 0, as of one run, is left out.
 
-    >>> mean_and_deviation(0.8512, 0.031), mean_and_deviation(0.5, 0), mean_and_deviation(None, None)
-    ('85.1 ± 3.1', '50.0', '–')
+    >>> mean_and_deviation(0.8512, 0.031), mean_and_deviation(0.5, 0)
+    ('85.1 ± 3.1', '50.0')
     """
     if mean is None:
         return MISSING

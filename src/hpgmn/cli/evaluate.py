@@ -9,12 +9,13 @@ import typer
 
 from hpgmn.base.errors import MISSING, count_noun, mean_and_deviation
 from hpgmn.cli.console import out, print_table, say
-from hpgmn.cli.options import Json, OtherGraph, OwnModel, RunFolder
+from hpgmn.cli.options import Add, Json, OtherGraph, OwnModel, RunFolder, require_graph
 
 
 def evaluate(
     run: RunFolder,
     graph: OtherGraph = None,
+    add: Add = False,
     own: OwnModel = None,
     metric: Annotated[
         str | None,
@@ -28,14 +29,15 @@ def evaluate(
     """Print scores on labelled nodes, by class: the test nodes, or those of another graph.
 
     Test nodes are scored from the predictions in the run folder. Of another graph, nodes that the
-    run was trained or validated on (by their ids) are left out.
+    run was trained or validated on (by their ids) are left out; with --add new nodes are scored.
     """
+    require_graph(graph, add)
     from hpgmn.base.metrics import metric_words
     from hpgmn.runs.run import open_run
 
     opened = open_run(run, own)
-    loaded = None if graph is None else opened.load_graph(graph, notify=say)
-    result = opened.evaluate(loaded, metric)
+    loaded = None if graph is None else opened.load_graph(graph, add=add, notify=say)
+    result = opened.evaluate(loaded, metric, only_new=add)
     if json_:
         print(json.dumps(result, indent=1))
         return

@@ -10,6 +10,7 @@ import typer
 from hpgmn.base.errors import MISSING, SettingError, count_noun
 from hpgmn.cli.console import print_table, say
 from hpgmn.cli.options import (
+    Add,
     ModelsSplit,
     OtherGraph,
     OwnModel,
@@ -19,10 +20,12 @@ from hpgmn.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from hpgmn.runs.run import Predictions
+    from hpgmn.runs.predictions import Predictions
 
 
-@column_options("split", "drop", "categories", "split_by", "directed")
+@column_options(
+    *("split", "drop", "categories", "edge_drop", "edge_categories", "split_by", "directed")
+)
 def predict(
     run: RunFolder,
     graph: OtherGraph = None,
@@ -52,14 +55,7 @@ def predict(
         str | None,
         typer.Option(metavar="CLASS", help="The class of --top [the positive one of two]."),
     ] = None,
-    add: Annotated[
-        bool,
-        typer.Option(
-            "--add",
-            help="GRAPH holds only new nodes and edges, as tables; they are added to the trained "
-            "graph, whose nodes the edges may name.",
-        ),
-    ] = False,
+    add: Add = False,
     only_new: Annotated[
         bool | None,
         typer.Option(

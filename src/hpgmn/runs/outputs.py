@@ -110,14 +110,14 @@ def run_metrics(
     )
 
     positive = class_number(spec.positive, summary["class_names"])
-    score, accuracy, estimator, ensemble = None, None, None, {}
+    score, accuracy, ensemble = None, None, {}
+    estimator: dict[str, float] = {}
     if all(mask.any() for mask in result.test):
         test = (result.y, result.test)
         decided = decision_logits(result.logits, result.calibration)
         score = Score.of(scores(decided, *test, spec.metric, positive))
         accuracy = Score.of(scores(decided, *test, "accuracy"))
         if result.estimator_logits is not None:
-            estimator = {}
             for key, name in (("test_score", spec.metric), ("test_accuracy", "accuracy")):
                 estimated = Score.of(scores(result.estimator_logits, *test, name, positive))
                 estimator |= {f"{key}_mean": estimated.mean, f"{key}_std": estimated.std}
@@ -157,7 +157,7 @@ def run_metrics(
         "val_score": result.val_score.tolist(),
         "test_accuracy_mean": accuracy.mean if accuracy else None,
         "test_accuracy_std": accuracy.std if accuracy else None,
-        "label_estimator": estimator,
+        "label_estimator": estimator or None,
         "calibration": calibration,
         **_decision_metrics(spec, result, summary["class_names"]),
         **ensemble,
@@ -189,7 +189,8 @@ def _decision_metrics(
     name = positive_class("average_precision", labels, class_names, spec.positive)
     positive = class_number(name, class_names)
     val, test = result.val[:: spec.seeds], result.test[:: spec.seeds]
-    logits = torch.stack([mean_logits(part) for part in result.logits.split(spec.seeds)])
+    starts = range(0, len(result.logits), spec.seeds)
+    logits = torch.stack([mean_logits(result.logits[at : at + spec.seeds]) for at in starts])
     maps = result.mean_calibration[:: spec.seeds]
     metrics: dict[str, Any] = {}
     has_test = all(mask.any() for mask in test)

@@ -4,36 +4,25 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
-from hpgmn.base.calibration import decision_logits, predicted_classes, threshold_offset
+from hpgmn.base.calibration import predicted_classes, threshold_offset
 from hpgmn.base.errors import HPGMNError, Remedy, SettingError
-from hpgmn.base.files import atomic_write
 from hpgmn.base.thresholds import choose_threshold, parse_threshold
 from hpgmn.graph import Array, Graph
-from hpgmn.runs.folder import (
-    COMPARISON_FILE,
-    GRAPH_FILE,
-    METRICS_FILE,
-    PREDICTIONS_FILE,
-    backup_note,
-)
+from hpgmn.runs.folder import COMPARISON_FILE, GRAPH_FILE, METRICS_FILE, backup_note
 from hpgmn.runs.outputs import read_metrics
+from hpgmn.runs.predictions import Predictions
 from hpgmn.runs.spec import CONFIG_FILE, RunSpec, check_threshold, read_spec
 from hpgmn.training.checks import class_number, positive_class
 from hpgmn.training.ensemble import ENSEMBLE, ENSEMBLE_FILE, Predictor, SavedEnsemble
 from hpgmn.training.saved import MODEL_FILE, SavedModel
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from hpgmn.explain import EnsembleExplanation, Explanation, ModelExplanation
 
 logger = logging.getLogger(__name__)
@@ -83,68 +72,6 @@ def _require_file(folder: Path, name: str) -> None:
         raise HPGMNError(
             f"{folder} is not a finished run folder: {name} is missing. {note}".rstrip(), remedy
         )
-
-
-@dataclass(frozen=True)
-class Predictions:
-    """Classes and probabilities of nodes, averaged over the seeds of one split.
-
-    Attributes:
-        node_ids: (M,) the nodes' ids, or their positions in a graph without ids.
-        labels: (M,) names of the predicted classes, None below the required confidence.
-        probabilities: (M, C) calibrated.
-        class_names: C of them.
-        split: whose models predict.
-        seeds: how many were averaged; of an ensemble, members.
-        num_new: nodes of the graph that the model was not trained on; None for the trained graph.
-        of: the class by whose probability nodes are ranked; None if they are not.
-        reasons: (M,) the main reason for that class, in words; None if nodes are not ranked.
-    """
-
-    node_ids: Array
-    labels: Array
-    probabilities: Array
-    class_names: tuple[str, ...]
-    split: int
-    seeds: int
-    num_new: int | None
-    of: str | None = None
-    reasons: Array | None = None
-
-    @property
-    def confidence(self) -> Array:
-        """(M,) the probability of the most probable class."""
-        return np.asarray(self.probabilities.max(axis=1))
-
-    def to_table(self) -> pa.Table:
-        """Return a pyarrow table: node_id, prediction, confidence and a probability per class."""
-        import pyarrow as pa
-
-        columns: dict[str, Any] = {
-            "node_id": self.node_ids,
-            "prediction": pa.array(self.labels.tolist(), pa.string()),
-            "confidence": self.confidence,
-        }
-        for number, name in enumerate(self.class_names):
-            columns[f"probability_{name}"] = self.probabilities[:, number]
-        if self.reasons is not None:
-            columns["reason"] = pa.array(self.reasons.tolist(), pa.string())
-        return pa.table(columns)
-
-    def write(self, path: str | Path) -> None:
-        """Write the table as FILE.csv or FILE.parquet; the write is atomic."""
-        import pyarrow.csv
-        import pyarrow.parquet
-
-        target = Path(path)
-        if target.suffix not in (".csv", ".parquet"):
-            raise SettingError(f"The file must end in .csv or .parquet (got '{target}').")
-        table = self.to_table()
-        with atomic_write(target) as draft:
-            if target.suffix == ".csv":
-                pyarrow.csv.write_csv(table, draft)
-            else:
-                pyarrow.parquet.write_table(table, draft, write_page_checksum=True)
 
 
 class Run:
@@ -310,7 +237,7 @@ class Run:
         number, models = self.models_of(split)
         known = models.known_positions(loaded)
         new = None if known is None else np.flatnonzero(known < 0)
-        nodes = self._new_nodes(loaded, new) if only_new else None
+        nodes = self.new_nodes(loaded, new) if only_new else None
         if top is not None and not all_nodes:
             nodes = self._unlabelled_nodes(loaded, nodes)
         probabilities = models.mean_probabilities(loaded, self.device, nodes=nodes).numpy()
@@ -406,7 +333,7 @@ class Run:
         value = choose_threshold(rule, chances, is_positive, logger.warning)
         return threshold_offset(value, self.positive)
 
-    def _new_nodes(self, graph: Graph, new: Array | None) -> Array:
+    def new_nodes(self, graph: Graph, new: Array | None) -> Array:
         """Return the positions of new nodes, or refuse where none can be recognised."""
         remedy = Remedy("Predict all nodes", option="only_new", value=False, flag="all-nodes")
         if self.model.node_ids is None or graph.node_ids is None:
@@ -420,7 +347,12 @@ class Run:
         return new
 
     def evaluate(
-        self, graph: Graph | str | Path | None = None, metrics: str | Sequence[str] | None = None
+        self,
+        graph: Graph | str | Path | None = None,
+        metrics: str | Sequence[str] | None = None,
+        *,
+        add: bool = False,
+        only_new: bool | None = None,
     ) -> dict[str, Any]:
         """Score the test nodes, or the labelled nodes of another graph, by metric and by class.
 
@@ -431,121 +363,15 @@ class Run:
             graph: another graph; None for the trained one.
             metrics: names of metrics, in a list or with commas [that of the run and all others but
                 precision@K].
+            add: ``graph`` holds tables of new nodes and edges only, to be added to the trained
+                graph.
+            only_new: score the nodes that the trained graph does not have [with ``add``].
         """
-        from hpgmn.base.metrics import METRICS, require_metric
-        from hpgmn.evaluation.scores import Score, class_report, scores
+        from hpgmn.runs.evaluation import evaluate_run
 
-        model = self.model
-        if metrics is None:
-            names = list(dict.fromkeys([self.spec.metric, *METRICS]))  # that of the run first
-        else:
-            given = metrics.split(",") if isinstance(metrics, str) else metrics
-            names = list(dict.fromkeys(name.strip() for name in given))
-        for name in names:
-            require_metric(name, len(model.class_names), f"'{model.metadata['graph']}'")
-        stored = self.folder / PREDICTIONS_FILE
-        if graph is None and stored.is_file():
-            logits, y, masks = self._stored_predictions(stored)
-            about = {"graph": model.metadata["graph"], "nodes": "test nodes"}
-        else:
-            logits, y, masks, about = self._predict_labelled(self._resolve(graph))
-        number = self.positive if len(model.class_names) == 2 else 1
-        scored = {name: Score.of(scores(logits, y, masks, name, number)) for name in names}
-        score = scored[names[0]]
-        return {
-            "model": self.spec.model,
-            **about,
-            "runs": len(masks),
-            "metric": names[0],
-            "positive": model.class_names[number] if len(model.class_names) == 2 else None,
-            "score_mean": score.mean,
-            "score_std": score.std,
-            "score": list(score.values),
-            "metrics": {
-                name: {"mean": value.mean, "std": value.std} for name, value in scored.items()
-            },
-            "classes": class_report(logits.argmax(dim=-1).numpy(), y, masks, model.class_names),
-        }
-
-    def _stored_predictions(self, path: Path) -> tuple[Tensor, Array, list[Array]]:
-        """Read decision logits (R, N, C), labels (N,) and R masks of the stored test nodes."""
-        from hpgmn.runs.outputs import read_test_probabilities
-
-        model = self.model
-        chances, y, masks = read_test_probabilities(
-            path, model.replicas, model.class_names, int(model.metadata["num_nodes"])
-        )
-        if not all(mask.any() for mask in masks):
-            raise HPGMNError(
-                f"'{model.metadata['graph']}' has splits without test nodes: nothing can be "
-                "scored.",
-                "Name another labelled graph",
-            )
-        logs = chances.clamp(min=torch.finfo(chances.dtype).tiny).log()
-        return logs + torch.from_numpy(model.calibration[:, 2:]).to(logs.dtype), y, masks
-
-    def _predict_labelled(self, loaded: Graph) -> tuple[Tensor, Array, list[Array], dict[str, Any]]:
-        """Return decision logits (R, N, C), labels, R masks of the nodes to score, and facts."""
-        model = self.model
-        if (loaded.y < 0).all():
-            raise HPGMNError(
-                f"Graph '{loaded.name}' has no labels to score against.",
-                "Give labels, or predict instead",
-            )
-        if loaded.class_names[: len(model.class_names)] != model.class_names[: loaded.num_classes]:
-            raise HPGMNError(
-                f"The classes of '{loaded.name}' are not those of the model: "
-                f"{', '.join(model.class_names)}.",
-                "Give them in the same order",
-            )
-        is_trained = loaded.fingerprint == model.metadata["fingerprint"]
-        masks = self._test_masks(loaded) if is_trained else self._unseen_masks(loaded)
-        logits = decision_logits(model.logits(loaded, self.device), model.calibration)
-        left_out = [int((loaded.y >= 0).sum() - mask.sum()) for mask in masks]
-        about = {
-            "graph": loaded.name,
-            "nodes": "test nodes" if is_trained else _scored_nodes(left_out),
-            **({} if is_trained else {"left_out": left_out}),
-        }
-        return logits, loaded.y, masks, about
-
-    def _test_masks(self, graph: Graph) -> list[Array]:
-        """Return the test nodes of each replica on the trained graph."""
-        masks = [graph.split(replica.split).test for replica in self.model.replicas]
-        if not all(mask.any() for mask in masks):
-            raise HPGMNError(
-                f"'{graph.name}' has splits without test nodes: nothing can be scored.",
-                "Name another labelled graph",
-            )
-        if (np.stack(masks) & (self.model.train_labels >= 0)).any():
-            raise HPGMNError(
-                f"The splits of '{graph.name}' changed: train nodes of the model are test nodes "
-                "now.",
-                "Restore the splits, or train again",
-            )
-        return masks
-
-    def _unseen_masks(self, graph: Graph) -> list[Array]:
-        """Return the labelled nodes of another graph that a replica has not seen."""
-        from hpgmn.runs.outputs import read_used_ids
-
-        known = graph.y >= 0
-        if graph.node_ids is None or self.model.node_ids is None:
-            return [known for _ in self.model.replicas]
-        path = self.folder / PREDICTIONS_FILE
-        used = read_used_ids(path) if path.is_file() else {}
-        masks = []
-        for replica, labels in zip(self.model.replicas, self.model.train_labels, strict=True):
-            trained = self.model.node_ids[labels >= 0].tolist()
-            ids = [*trained, *used.get(replica.split, ())]
-            masks.append(known & ~np.isin(graph.node_ids, ids))
-        if not all(mask.any() for mask in masks):
-            raise HPGMNError(
-                f"The run was trained or validated on every labelled node of '{graph.name}': "
-                "nothing is left to score.",
-                "Give other labelled nodes, or evaluate the trained graph",
-            )
-        return masks
+        loaded = None if graph is None else self._resolve(graph, add)
+        is_new = add if only_new is None else only_new
+        return evaluate_run(self, loaded, metrics, only_new=is_new)
 
     def explain(
         self,
@@ -553,6 +379,7 @@ class Run:
         *,
         split: int | None = None,
         graph: Graph | str | Path | None = None,
+        add: bool = False,
     ) -> Explanation | ModelExplanation | EnsembleExplanation:
         """Explain the class of a node, or what the model has learned (None).
 
@@ -560,8 +387,10 @@ class Run:
             node: the node's id, or its position in a graph without ids.
             split: whose models are explained; None for the first.
             graph: another graph; None for the trained one.
+            add: ``graph`` holds tables of new nodes and edges only, to be added to the trained
+                graph.
         """
-        loaded = self._resolve(graph)
+        loaded = self._resolve(graph, add)
         _, models = self.models_of(split)
         if isinstance(models, SavedEnsemble):
             from hpgmn.explain.ensemble import explain_ensemble
@@ -581,12 +410,3 @@ class Run:
         from hpgmn.runs.report_data import write_report
 
         return write_report(self.folder)
-
-
-def _scored_nodes(left_out: list[int]) -> str:
-    """Describe the scored nodes of another graph."""
-    if not any(left_out):
-        return "all labelled nodes"
-    low, high = min(left_out), max(left_out)
-    count = f"{low:,}" if low == high else f"{low:,} to {high:,}"
-    return f"all labelled nodes but {count} that the run was trained or validated on"
