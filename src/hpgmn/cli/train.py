@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.table import Column
 
-from hpgmn.base.errors import HPGMNError, SettingError, count_noun, mean_and_deviation
+from hpgmn.base.errors import MISSING, HPGMNError, SettingError, count_noun, mean_and_deviation
 from hpgmn.cli.console import monitored, print_table, say
 from hpgmn.cli.options import (
     GRAPH_HELP,
@@ -233,10 +233,25 @@ def print_scores(row: Mapping[str, Any]) -> None:
     cells["seconds"] = f"{row['seconds']:.1f}"
     columns = [Column(name, no_wrap=name == "test", overflow="fold") for name in cells]
     print_table(columns, [tuple(cells.values())])
+    if threshold := row.get("threshold"):
+        say(_threshold_words(threshold))
     if noise := row.get("val_noise"):
         from hpgmn.evaluation.rankings import noise_words
 
         say(noise_words(noise, row["metric"]))
+
+
+def _threshold_words(content: Mapping[str, Any]) -> str:
+    """Describe the chosen thresholds, and what they do on test nodes."""
+    values = ", ".join(f"{value:.3g}" for value in content["value"])
+    text = f"Threshold of '{content['positive']}' ({content['rule']}): {values}"
+    if test := content.get("test"):
+        precision, recall = (
+            MISSING if test[key] is None else f"{100 * test[key]:.1f}"
+            for key in ("precision", "recall")
+        )
+        text += f"; on test nodes precision {precision}, recall {recall}"
+    return f"{text}."
 
 
 def _line_broken(metric: str) -> str:

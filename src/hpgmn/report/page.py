@@ -16,6 +16,7 @@ import numpy as np
 from hpgmn.auditing.graph_audit import ALIKE, MEASURES
 from hpgmn.base.errors import MISSING, count_noun, format_duration, format_setting, percent
 from hpgmn.base.metrics import metric_words
+from hpgmn.evaluation.rankings import noise_words
 from hpgmn.evaluation.scores import class_scores
 from hpgmn.explain.explanation import DIRECTIONS, STATISTICS
 from hpgmn.report import model_plots, plots
@@ -77,6 +78,10 @@ def render_report(data: ReportData) -> str:
         }
         if calibration := mapping(data.metrics.get("calibration")):
             bodies["calibration"] = sections.calibration(**_calibration(data, calibration))
+        if ranking := mapping(data.metrics.get("ranking")):
+            threshold = mapping(data.metrics.get("threshold"))
+            figure = plots.precision_recall(ranking, threshold.get("test"), "precision-recall")
+            bodies["ranking"] = sections.ranking(ranking, threshold, figure)
         if data.metrics.get("members"):
             bodies["ensemble"] = sections.ensemble(**_ensemble(data))
         elif choice := _choice(data):
@@ -156,10 +161,12 @@ def _headline(data: ReportData) -> dict[str, Any]:
     if not is_accuracy and not math.isnan(accuracy):
         tiles.append(("Test accuracy", _mean_and_std(data, metrics, "test_accuracy"), over))
     estimator = mapping(metrics.get("label_estimator"))
-    baseline = number(estimator.get("test_accuracy_mean"))
+    compared = "test_score" if "test_score_mean" in estimator else "test_accuracy"  # before 0.4
+    baseline = number(estimator.get(f"{compared}_mean"))
     if not math.isnan(baseline):
-        score = _mean_and_std(data, estimator, "test_accuracy")
-        tiles.append(("Label estimator", score, "accuracy from attributes alone"))
+        score = _mean_and_std(data, estimator, compared)
+        measure = _metric_name(data) if compared == "test_score" else "accuracy"
+        tiles.append(("Label estimator", score, f"{measure} from attributes alone"))
     calibration = mapping(metrics.get("calibration"))
     by_class = "_by_class" if "ece_by_class_after_mean" in calibration else ""  # since 0.4
     error = number(calibration.get(f"ece{by_class}_after_mean"))
@@ -175,12 +182,20 @@ def _headline(data: ReportData) -> dict[str, Any]:
     tiles.append(("Runs", f"{data.num_runs}", grid))
     if not math.isnan(number(metrics.get("seconds"))):
         tiles.append(("Time", format_duration(metrics["seconds"]), "all runs"))
-    difference, std = accuracy - baseline, number(metrics.get("test_accuracy_std"))
+    own = number(metrics.get("test_score_mean")) if compared == "test_score" else accuracy
+    difference, std = own - baseline, number(metrics.get(f"{compared}_std"))
     points = None if math.isnan(difference) else round(100 * difference, 2)
     versus_spread = None
     if data.num_runs > 1 and not math.isnan(std) and points:
         versus_spread = "less than" if abs(difference) < std else "more than"
-    return {"tiles": tiles, "points": points, "versus_spread": versus_spread}
+    noise = metrics.get("val_noise")
+    return {
+        "tiles": tiles,
+        "points": points,
+        "versus_spread": versus_spread,
+        "measure": _metric_name(data) if compared == "test_score" else "accuracy",
+        "noise": noise and noise_words(noise, _metric_name(data)),
+    }
 
 
 def _scores(data: ReportData) -> dict[str, Any]:
