@@ -130,7 +130,7 @@ def precision_recall(
     """Draw precision against recall on test nodes, with the base rate and a chosen threshold."""
     recall, precision = np.array(ranking["curve"], float).T
     base_rate = float(ranking["base_rate"])
-    with drawing(4.4, 2.9, prefix, (0.8, 0.12, 0.5, 0.3)) as figure:
+    with drawing(4.4, 2.9, prefix, (0.8, 0.3, 0.5, 0.3)) as figure:
         axes = figure.add_subplot()
         axes.plot(recall, precision, color=SCORE, lw=1.6, label="test")
         axes.axhline(base_rate, color=VALIDATION, linestyle="--", lw=1.2, label="base rate")

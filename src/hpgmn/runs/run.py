@@ -14,7 +14,13 @@ from hpgmn.base.calibration import predicted_classes, threshold_offset
 from hpgmn.base.errors import HPGMNError, Remedy, SettingError
 from hpgmn.base.thresholds import choose_threshold, parse_threshold
 from hpgmn.graph import Array, Graph
-from hpgmn.runs.folder import COMPARISON_FILE, GRAPH_FILE, METRICS_FILE, backup_note
+from hpgmn.runs.folder import (
+    COMPARISON_FILE,
+    GRAPH_FILE,
+    METRICS_FILE,
+    PREDICTIONS_FILE,
+    backup_note,
+)
 from hpgmn.runs.outputs import read_metrics
 from hpgmn.runs.predictions import Predictions
 from hpgmn.runs.spec import CONFIG_FILE, RunSpec, check_threshold, read_spec
@@ -237,7 +243,7 @@ class Run:
         number, models = self.models_of(split)
         known = models.known_positions(loaded)
         new = None if known is None else np.flatnonzero(known < 0)
-        nodes = self.new_nodes(loaded, new) if only_new else None
+        nodes = self._new_nodes(loaded, new) if only_new else None
         if top is not None and not all_nodes:
             nodes = self._unlabelled_nodes(loaded, nodes)
         probabilities = models.mean_probabilities(loaded, self.device, nodes=nodes).numpy()
@@ -333,7 +339,7 @@ class Run:
         value = choose_threshold(rule, chances, is_positive, logger.warning)
         return threshold_offset(value, self.positive)
 
-    def new_nodes(self, graph: Graph, new: Array | None) -> Array:
+    def _new_nodes(self, graph: Graph, new: Array | None) -> Array:
         """Return the positions of new nodes, or refuse where none can be recognised."""
         remedy = Remedy("Predict all nodes", option="only_new", value=False, flag="all-nodes")
         if self.model.node_ids is None or graph.node_ids is None:
@@ -367,11 +373,29 @@ class Run:
                 graph.
             only_new: score the nodes that the trained graph does not have [with ``add``].
         """
-        from hpgmn.runs.evaluation import evaluate_run
+        from hpgmn.runs.evaluation import (
+            metric_names,
+            predict_labelled,
+            score_predictions,
+            stored_predictions,
+        )
 
-        loaded = None if graph is None else self._resolve(graph, add)
-        is_new = add if only_new is None else only_new
-        return evaluate_run(self, loaded, metrics, only_new=is_new)
+        model, trained = self.model, self.model.metadata["graph"]
+        names = metric_names(metrics, self.spec.metric, len(model.class_names), trained)
+        stored = self.folder / PREDICTIONS_FILE
+        if graph is None and stored.is_file():
+            about: dict[str, Any] = {"graph": trained, "nodes": "test nodes"}
+            logits, y, masks = stored_predictions(model, stored)
+        else:
+            loaded, new = self._resolve(graph, add), None
+            if add if only_new is None else only_new:
+                known = model.known_positions(loaded)
+                new = self._new_nodes(loaded, None if known is None else np.flatnonzero(known < 0))
+            logits, masks, about = predict_labelled(model, loaded, self.device, self.folder, new)
+            y = loaded.y
+        positive = self.positive if len(model.class_names) == 2 else 1
+        scored = score_predictions(logits, y, masks, names, model.class_names, positive)
+        return {"model": self.spec.model, **about, **scored}
 
     def explain(
         self,
