@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from hpgmn.explain.explanation import PATTERNS, SHARES_NOTE, STATISTICS
+from hpgmn.explain.explanation import PATTERNS, SHARES_NOTE, describe_statistic
 from hpgmn.explain.neighbors import (
     EXACT_UP_TO,
     has_diffusion,
@@ -209,7 +209,7 @@ def _shared_data(
         "directed": first.graph.directed,
         "modes": first.neighbor_modes,
         "classes": list(names),
-        "statistics": [[name, STATISTICS[name]] for name in statistics],
+        "statistics": [[name, describe_statistic(name)] for name in statistics],
         "patterns": _patterns(first, probabilities),
         "notes": [SHARES_NOTE, *notes] if statistics else notes,
     }

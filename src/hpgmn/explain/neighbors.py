@@ -88,6 +88,20 @@ def neighbors_of(replicas: Sequence[ReplicaView], node: int) -> Array:
     return np.unique(np.concatenate(parts)).astype(np.int64)
 
 
+def edge_types_between(graph: Graph, node: int) -> dict[int, tuple[str, ...]]:
+    """Return the types of the edges between a node and each other one, in both directions."""
+    if graph.edge_type is None:
+        return {}
+    source, target = graph.edge_index
+    edges = np.flatnonzero((source == node) | (target == node))
+    others = np.where(source[edges] == node, target[edges], source[edges])
+    numbers: dict[int, set[int]] = {}
+    for other, number in zip(others.tolist(), graph.edge_type[edges].tolist(), strict=True):
+        numbers.setdefault(other, set()).add(number)
+    names = graph.edge_type_names
+    return {other: tuple(names[n] for n in sorted(types)) for other, types in numbers.items()}
+
+
 def has_diffusion(replica: ReplicaView) -> bool:
     """Whether the model reads a diffusion."""
     return any(base_name(name) == "diffusion" for name in replica.modes)
@@ -215,6 +229,8 @@ def graph_without(graph: Graph, node: int, gone: Array) -> Graph:
         graph.edge_index[:, ~between],
         graph.y,
         edge_weight=None if graph.edge_weight is None else graph.edge_weight[~between],
+        edge_type=None if graph.edge_type is None else graph.edge_type[~between],
+        edge_type_names=graph.edge_type_names,
         directed=graph.directed,
         node_ids=graph.node_ids,
         class_names=graph.class_names,

@@ -19,7 +19,13 @@ from hpgmn.explain.explanation import (
     Neighbor,
     Without,
 )
-from hpgmn.explain.neighbors import Support, neighbor_support, node_notes, turning_point
+from hpgmn.explain.neighbors import (
+    Support,
+    edge_types_between,
+    neighbor_support,
+    node_notes,
+    turning_point,
+)
 from hpgmn.explain.replicas import (
     ReplicaView,
     by_name,
@@ -77,7 +83,7 @@ def explain_node(
             for k in most_attended
             if patterns is not None
         ),
-        neighbors=_neighbors(first, support, names),
+        neighbors=_neighbors(first, position, support, names),
         without=_without(graph, support.neighbors[: support.removed], support.without, names),
         turning=None if turned is None else _without(graph, *turned, names),
         notes=(*notes, *node_notes(replicas, support), *missing_notes(replicas)),
@@ -146,15 +152,17 @@ def _ranked(values: dict[str, float]) -> dict[str, float]:
 
 
 def _neighbors(
-    replica: ReplicaView, support: Support, names: tuple[str, ...]
+    replica: ReplicaView, node: int, support: Support, names: tuple[str, ...]
 ) -> tuple[Neighbor, ...]:
     labels, known = replica.labels, replica.train_labels
+    types = edge_types_between(replica.graph, node)
     return tuple(
         Neighbor(
             node=node_id(replica.graph, int(v)),
             counts_as=names[labels[v]] if labels[v] >= 0 else None,
             is_known=bool(known[v] >= 0),
             support=float(value),
+            edge_types=types.get(int(v), ()),
         )
         for v, value in zip(support.neighbors, support.support, strict=True)
     )

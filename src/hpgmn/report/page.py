@@ -17,7 +17,7 @@ from hpgmn.auditing.graph_audit import ALIKE, MEASURES
 from hpgmn.base.errors import MISSING, count_noun, format_duration, format_setting, percent
 from hpgmn.base.metrics import metric_words
 from hpgmn.evaluation.scores import class_scores
-from hpgmn.explain.explanation import DIRECTIONS, STATISTICS
+from hpgmn.explain.explanation import DIRECTIONS, describe_statistic
 from hpgmn.report import model_plots, plots
 from hpgmn.report.rendering import (
     LearningCurves,
@@ -345,7 +345,12 @@ def _model_sections(sections: Any, data: ReportData) -> dict[str, Any]:
     label_notes = [line for line in content["notes"] if line.startswith("Nodes to label")]
     other_notes = [line for line in content["notes"] if line not in label_notes]
     bodies = {
-        "statistics": sections.statistics(content, scope, STATISTICS, **_statistics(content)),
+        "statistics": sections.statistics(
+            content,
+            scope,
+            {name: describe_statistic(name) for name in content["statistics"] or ()},
+            **_statistics(content),
+        ),
         "memory": sections.memory(content, scope, **_memory(content, other_notes)),
     }
     if content["label_next"]:

@@ -24,7 +24,8 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from hpgmn.base.errors import HPGMNError, Remedy, format_bytes
+from hpgmn.base.edge_types import MAX_TYPES, OTHER, match_types
+from hpgmn.base.errors import GraphError, HPGMNError, Remedy, format_bytes, list_names
 from hpgmn.base.files import array_digest
 from hpgmn.base.machine import free_bytes
 from hpgmn.base.sparse import SparseMatrix, dense_lengths, inverse_or_zero, scale_attributes
@@ -109,6 +110,7 @@ class Source:
         width: the number of nodes of the training graph, with ``columns``.
         nodes: ascending positions of the only nodes whose rows will be read; expensive rows of
             others stay empty. None for all nodes.
+        edge_type_names: the edge types of the training graph; None for those of this one.
     """
 
     progress: Progress | None = None
@@ -121,8 +123,11 @@ class Source:
         columns: Array | None = None,
         width: int | None = None,
         nodes: Array | None = None,
+        edge_type_names: Sequence[str] | None = None,
     ) -> None:
         self.graph = graph
+        names = graph.edge_type_names if edge_type_names is None else edge_type_names
+        self.edge_type_names = tuple(names)
         self.device = torch.device(device)
         self.nodes = nodes
         self.columns = None if columns is None else torch.from_numpy(columns).to(self.device)
@@ -143,9 +148,30 @@ class Source:
 
         return StatisticsCache.of_user()
 
-    def adjacency(self, neighbors: str) -> sp.csr_array:
+    def adjacency(self, mode: str) -> sp.csr_array:
         """Return the graph's adjacency in one of the single modes, cached: (N, N)."""
-        return self.once(("adjacency", neighbors), lambda: self.graph.adjacency(neighbors))
+        neighbors, _, number = mode.partition(":")
+        types = None
+        if number:
+            types = [own for own, known in enumerate(self._types) if known == int(number)]
+        return self.once(("adjacency", mode), lambda: self.graph.adjacency(neighbors, types))
+
+    @cached_property
+    def _types(self) -> list[int]:
+        """The number of each of the graph's edge types among those of the training graph."""
+        name, own, known = self.graph.name, self.graph.edge_type_names, self.edge_type_names
+        if not own:
+            raise GraphError(
+                f"The edges of graph '{name}' have no types, but the model was trained on "
+                f"{list_names(known)}.",
+                Remedy("Name the column of types", option="edge_type", flag="edge-type"),
+            )
+        if own[MAX_TYPES - 1 :] == (OTHER,) and not set(own) <= set(known):
+            raise GraphError(
+                f"Rare edge types of graph '{name}' are merged, but not those of the model.",
+                "Merge the types of both graphs alike",
+            )
+        return match_types(own, known, f"Graph '{name}'")
 
     def reindex(self, statistic: Statistic) -> Statistic:
         """Express a statistic whose columns are nodes in the columns of the training graph."""
@@ -163,7 +189,7 @@ class Request:
     """What a statistic of some replicas is built from.
 
     Attributes:
-        mode: the neighbour mode.
+        mode: the neighbour mode, with an edge type as :func:`mode_of` returns it.
         labels: (R, N) pseudo-labels; -1 is unknown.
         shares: (R, N, C) class probabilities for soft counts, or None.
     """
