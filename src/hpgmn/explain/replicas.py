@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from hpgmn.base.calibration import calibrated_logits
 from hpgmn.base.errors import HPGMNError, Remedy
 from hpgmn.base.metrics import mean_logits
 from hpgmn.explain.explanation import Pattern
@@ -56,7 +57,7 @@ class ReplicaView:
         labels: (N,) the class each node counts as, -1 unknown: the pseudo-labels of HP-GMN, train
             labels and predictions of other models.
         shares: (N, C) what soft counts read instead; None if counts are hard.
-        temperature: of the average over the seeds of its split.
+        calibration: (3, C) of the average over the seeds of its split.
     """
 
     entry: ModelEntry
@@ -67,7 +68,7 @@ class ReplicaView:
     attention: Tensor | None
     labels: Array
     shares: Array | None
-    temperature: float
+    calibration: Array
 
     @property
     def graph(self) -> Graph:
@@ -109,11 +110,16 @@ class ReplicaView:
         directions = (mode.partition(":")[0] for mode in self.modes.values())
         return list(dict.fromkeys(directions)) or ["undirected"]
 
+    @property
+    def reference_nodes(self) -> Array:
+        """The train nodes, or all nodes if the graph has none."""
+        nodes = np.flatnonzero(self.train_labels >= 0)
+        return nodes if nodes.size else np.arange(self.graph.num_nodes)
+
     @cached_property
     def baseline(self) -> Tensor:
         """(S·D,) the mean encoding of the train nodes, or of all nodes if the graph has none."""
-        nodes = np.flatnonzero(self.train_labels >= 0)
-        return self.encodings(nodes if nodes.size else np.arange(self.graph.num_nodes)).mean(dim=0)
+        return self.encodings(self.reference_nodes).mean(dim=0)
 
     def encodings(self, nodes: Array) -> Tensor:
         """Return (B, S·D) the concatenated encodings of all statistics."""
@@ -140,7 +146,7 @@ def open_replicas(
 ) -> list[ReplicaView]:
     """Open every replica of a trained model on a graph."""
     on_graph = saved.on_graph(graph, device)
-    replicas = [_open(on_graph, r, saved.mean_temperatures[r]) for r in range(len(saved.replicas))]
+    replicas = [_open(on_graph, r, saved.mean_calibration[r]) for r in range(len(saved.replicas))]
     if not np.isfinite(mean_probabilities(replicas)).all():
         raise HPGMNError(
             "The model's probabilities are not finite and cannot be explained.",
@@ -149,7 +155,7 @@ def open_replicas(
     return replicas
 
 
-def _open(on_graph: ModelOnGraph, index: int, temperature: float) -> ReplicaView:
+def _open(on_graph: ModelOnGraph, index: int, calibration: Array) -> ReplicaView:
     entry, task = on_graph.entry, on_graph.task.subset([index])
     parameters = {
         stage: {name: value[index : index + 1] for name, value in values.items()}
@@ -183,7 +189,7 @@ def _open(on_graph: ModelOnGraph, index: int, temperature: float) -> ReplicaView
         attention=attention,
         labels=labels[0],
         shares=None if shares is None else shares[0],
-        temperature=temperature,
+        calibration=calibration,
     )
 
 
@@ -215,7 +221,8 @@ def mean_probabilities(replicas: Sequence[ReplicaView]) -> Array:
 
 def mean_log_probabilities(replicas: Sequence[ReplicaView], logits: Tensor) -> Tensor:
     """Return (…, C) logarithms of the calibrated average probabilities of logits (R, …, C)."""
-    return (mean_logits(logits) / replicas[0].temperature).log_softmax(dim=-1)
+    calibration = replicas[0].calibration[None]
+    return calibrated_logits(mean_logits(logits)[None], calibration)[0].log_softmax(dim=-1)
 
 
 def missing_notes(replicas: Sequence[ReplicaView]) -> list[str]:

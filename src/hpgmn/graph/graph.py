@@ -118,6 +118,7 @@ class Graph:
     ) -> None:
         self.name = validation.word("name", name)
         self.preparation: dict[str, Any] | None = None  # how a table became x, in plain values
+        self.edge_values: Array | None = None  # (E, columns) of an edge table, for new edges
         self.directed = validation.truth("directed", directed)
         self.x: Attributes = validation.attributes(x)
         self.num_nodes, self.num_features = (int(size) for size in self.x.shape)
@@ -268,6 +269,14 @@ class Graph:
         graph = object.__new__(Graph)
         graph.__dict__.update(self.__dict__)
         graph.splits = self._valid(splits)
+        return graph
+
+    def with_attributes(self, x: Any) -> Graph:
+        """Return the same graph with other attributes of the same shape; edges are shared."""
+        graph = object.__new__(Graph)
+        graph.__dict__.update(self.__dict__)
+        graph.__dict__.pop("fingerprint", None)
+        graph.x = validation.attributes(x)
         return graph
 
     @cached_property

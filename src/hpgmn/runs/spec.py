@@ -11,10 +11,11 @@ import numpy as np
 import scipy
 import torch
 
+from hpgmn.base.calibration import Calibrator
 from hpgmn.base.errors import HPGMNError, Remedy, SettingError
 from hpgmn.base.files import RUN_FORMAT, check_format
 from hpgmn.base.machine import hardware
-from hpgmn.base.metrics import require_metric
+from hpgmn.base.metrics import BALANCED_METRICS, require_metric
 from hpgmn.base.settings import make_settings, read_yaml, settings_dict
 from hpgmn.base.version import __version__
 from hpgmn.engines import Engine
@@ -24,6 +25,7 @@ from hpgmn.graph.graph import graph_content
 from hpgmn.models import entry_mismatch, find_model, settings_for
 from hpgmn.training.checks import (
     check_split,
+    class_number,
     fitting_metric,
     graph_warnings,
     positive_class,
@@ -55,7 +57,9 @@ class RunSpec:
         protocol: the protocol whose splits are used, if any.
         metric: what selects epochs and is reported.
         positive: the class that average_precision and precision@K of two classes look for.
-        calibrate: whether a temperature is fitted to the validation nodes.
+        calibrate: whether probabilities are calibrated on the validation nodes.
+        threshold: the rule for the probability from which the positive class of two is predicted,
+            see :func:`hpgmn.base.thresholds.choose_threshold`; None: the most likely class is.
         tables: the roles of columns, where the graph is read from tables.
         deterministic: whether a GPU gives bit-identical results.
         refit: whether the model is trained again on train and validation nodes after selection.
@@ -80,6 +84,17 @@ class RunSpec:
     first_seed: int = 0
     refit: bool = False
     selection: dict[str, Any] = field(default_factory=dict)
+    threshold: str | None = None
+
+    def calibrator(self, class_names: Sequence[str], is_weighted: bool) -> Calibrator:
+        """Return how a model is calibrated, given whether class weights were used."""
+        method = "affine" if is_weighted else "temperature"
+        return Calibrator(
+            method if self.calibrate else "none",
+            self.metric in BALANCED_METRICS,
+            self.threshold,
+            class_number(self.positive, class_names),
+        )
 
     @property
     def seed_numbers(self) -> range:
@@ -99,6 +114,7 @@ class RunSpec:
             **({"first_seed": self.first_seed} if self.first_seed else {}),
             "device": self.device,
             "calibrate": self.calibrate,
+            **({} if self.threshold is None else {"threshold": self.threshold}),
             **({"deterministic": True} if self.deterministic else {}),
             **({"refit": True} if self.refit else {}),
             **({"selection": dict(self.selection)} if self.selection else {}),
@@ -133,6 +149,7 @@ class RunSpec:
                 first_seed=int(content.get("first_seed") or 0),
                 refit=bool(content.get("refit", False)),
                 selection=dict(content.get("selection") or {}),
+                threshold=content.get("threshold"),
             )
         except (KeyError, TypeError, ValueError) as error:
             remedy = Remedy("Train again", option="overwrite", value=True) | "Restore it"
@@ -184,6 +201,7 @@ def make_spec(
         first_seed=options.get("first_seed", 0),
         refit=options.get("refit", False),
         selection=selection,
+        threshold=options.get("threshold"),
     )
 
 

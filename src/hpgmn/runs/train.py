@@ -20,6 +20,7 @@ from hpgmn.runs.folder import (
     GRAPH_FILE,
     LOG_FILE,
     METRICS_FILE,
+    PREDICTIONS_FILE,
     check_resume,
     finished_run,
     interruptible,
@@ -103,7 +104,7 @@ def train(
             rarer].
         device: "auto", "cpu" or "cuda" [auto].
         deterministic: bit-identical results on a GPU [no].
-        calibrate: fit a temperature to the validation nodes [yes].
+        calibrate: calibrate probabilities on the validation nodes [yes].
         first_seed: the first of the seeds [0].
         ensemble: train the portfolio, with the shipped settings of the dataset, and combine members
             [where nothing else gives a model or settings].
@@ -355,11 +356,15 @@ class Job:
 
 def explain_run(run: Run, monitor: Monitor) -> None:
     """Write the audit, the explanations and the report of a finished run."""
-    from hpgmn.runs.report_data import explain_training, write_report
+    from hpgmn.runs.report_data import explain_training, rank_nodes, write_report
 
     spec = run.spec
     if spec.device == "cuda" and resolve_device("auto") == "cpu":  # it was trained elsewhere
         spec = replace(spec, device="cpu")
-    explain_training(spec, run.graph, run.model, monitor.step).write(run.folder)
+    predictions = run.folder / PREDICTIONS_FILE
+    names = [str(name) for name in run.graph.class_names]
+    ranking = rank_nodes(predictions, run.metrics, names)
+    ranked = [row["node"] for row in ranking.get("rows", ())]
+    explain_training(spec, run.graph, run.model, monitor.step, ranked).write(run.folder)
     monitor.step("Report")
     write_report(run.folder)

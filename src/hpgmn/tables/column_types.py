@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import math
 import zlib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -38,9 +39,13 @@ ONE_HOT = 32
 """The most words for which a category has one attribute each."""
 HASHED = 32
 """The attributes of a category with more words."""
+DAY_PARTS = 8
+"""The parts of a day in which times of edges are counted, three hours each."""
 LONG_TEXT = 40
 """Words of this mean length that seldom repeat are free text."""
 
+_ON_LOG_SCALE = {"count", "repeated", "sum", "mean", "maximum", "deviation", "mean gap", "degree"}
+_WHOLE_DAY = 0.01  # a date that differs by less from midnight, in days, has no time
 _LARGEST = float(np.finfo(np.float32).max)
 _MICROSECONDS_PER_DAY = 86_400 * 1e6
 _OTHER_DATES = ("%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y", "%d-%m-%Y", "%d.%m.%y", "%Y/%m/%d", "%Y.%m.%d")
@@ -119,6 +124,10 @@ class Column:
         """Convert N values to attributes (N, F)."""
         raise NotImplementedError
 
+    def original(self, attributes: Array) -> float | str | None:
+        """Return the value behind the attributes (F,) of a node; None if it is missing."""
+        raise NotImplementedError
+
     def unknown(self, values: Array) -> list[str]:
         """Return the values that were absent when the column was fitted."""
         return []
@@ -130,7 +139,7 @@ class Column:
     @staticmethod
     def from_dict(content: Mapping[str, Any]) -> Column:
         """Rebuild what :meth:`as_dict` returned."""
-        every: tuple[type[Column], ...] = (*COLUMN_TYPES, Degree)
+        every: tuple[type[Column], ...] = (*COLUMN_TYPES, Time, Aggregate, Degree)
         types = {column_type.kind: column_type for column_type in every}
         fields = {name: value for name, value in content.items() if name != "kind"}
         return types[content["kind"]](**{**fields, "values": tuple(content["values"])})
@@ -181,6 +190,17 @@ class Number(Column):
         parts = [scaled] if self.deviation else []
         return np.stack([*parts, missing] if self.has_missing else parts, axis=1)
 
+    def original(self, attributes: Array) -> float | str | None:
+        """See ``Column``.
+
+        >>> Number("age", mean=40.0, deviation=10.0, has_missing=True).original([-0.5, 0])
+        35.0
+        """
+        if self.has_missing and attributes[-1]:
+            return None
+        value = float(attributes[0]) * self.deviation + self.mean
+        return float(f"{value:.6g}")  # as precise as the attribute
+
 
 class Flag(Number):
     """Booleans, or numbers that are all 0 or 1, unchanged."""
@@ -219,6 +239,20 @@ class Date(Number):
         microseconds = integers.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
         return np.asarray(microseconds, np.float64) / _MICROSECONDS_PER_DAY
 
+    def original(self, attributes: Array) -> str | None:
+        """See ``Column``.
+
+        >>> Date("since", mean=10.0, deviation=2.0).original([1.5])
+        '1970-01-14'
+        """
+        if self.has_missing and attributes[-1]:
+            return None
+        days = float(attributes[0]) * self.deviation + self.mean
+        if abs(days - round(days)) < _WHOLE_DAY:
+            days = round(days)
+        moment = datetime.datetime(1970, 1, 1) + datetime.timedelta(days=days)
+        return moment.isoformat(" ", "minutes").removesuffix(" 00:00")
+
     def check(self, table: Table) -> None:
         """See ``Column``."""
         Column.check(self, table)
@@ -231,13 +265,57 @@ class Date(Number):
             )
 
 
-class Degree(Number):
+class Time(Date):
+    """Times of edges, aggregated per node.
+
+    ``mean`` is the first time and ``deviation`` the length of the period, so that scaled times are
+    0 to 1; ``width`` is how many parts of a day are told apart, 0 for dates without hours.
+    """
+
+    kind = "time"
+
+    @classmethod
+    def of(cls, name: str, values: Array) -> Time:
+        """Fit the period to times in days."""
+        present = values[~np.isnan(values)]
+        has_hours = bool((present % 1).any())
+        first, last = float(present.min()), float(present.max())
+        return cls(name, first, last - first, width=DAY_PARTS if has_hours else 0)
+
+
+class Aggregate(Number):
+    """A number made of the edges of each node, standardised; nodes without it get the median."""
+
+    kind = "aggregate"
+
+    @classmethod
+    def of(cls, name: str, values: Array) -> Aggregate | None:
+        """Fit an aggregate; None if it is the same for all nodes."""
+        present = np.sort(values[~np.isnan(values)])  # sorted: row order does not matter
+        if not present.size or present[0] == present[-1] or not (deviation := present.std()):
+            return None
+        return cls(name, float(present.mean()), float(deviation), float(np.median(present)))
+
+    def original(self, attributes: Array) -> float | None:
+        """See ``Column``.
+
+        >>> Aggregate("amount (out, mean)", mean=2.0, deviation=3.0).original([0.5])
+        32.1155
+        """
+        value = float(attributes[0]) * self.deviation + self.mean
+        what = self.name.rpartition("(")[2].rpartition(", ")[2].removesuffix(")")
+        if what in _ON_LOG_SCALE:
+            value = math.copysign(math.expm1(abs(value)), value)
+        return float(f"{value:.6g}")
+
+
+class Degree(Aggregate):
     """The only attribute of nodes whose table has none: log(1 + degree), standardised."""
 
     kind = "degree"
 
     @classmethod
-    def of(cls, degrees: Array) -> Degree:
+    def fitted(cls, degrees: Array) -> Degree:
         """Fit the attribute to degrees on a logarithmic scale."""
         return cls(cls.kind, float(degrees.mean()), float(degrees.std()) or 1.0)
 
@@ -291,7 +369,7 @@ class Category(Column):
         """See ``Column``."""
         x = np.zeros((len(values), len(self.feature_names)))
         position: dict[str | None, int] = {
-            word: self._position(word) for word in set(values.tolist()) - {None}
+            word: self.position(word) for word in set(values.tolist()) - {None}
         }
         position[None] = x.shape[1] - 1 if self.has_missing else -1
         chosen = np.asarray([position[word] for word in values.tolist()], np.int64)
@@ -299,7 +377,19 @@ class Category(Column):
         x[rows, chosen[rows]] = 1
         return x
 
-    def _position(self, word: str) -> int:
+    def original(self, attributes: Array) -> str | None:
+        """See ``Column``; of a hashed word the attribute.
+
+        >>> Category("kind", values=("bank", "firm")).original([0, 1])
+        'firm'
+        """
+        chosen = np.flatnonzero(attributes)
+        if not chosen.size or (self.has_missing and attributes[-1]):
+            return None
+        name: str = self._names()[chosen[0]]
+        return name.removeprefix(self.name).removeprefix("=")
+
+    def position(self, word: str) -> int:
         """Return the attribute of a word, -1 for an unknown one."""
         return self.values.index(word) if word in self.values else -1
 
@@ -322,7 +412,8 @@ class Hashed(Category):
     def _names(self) -> list[str]:
         return [f"{self.name}#{number}" for number in range(self.width)]
 
-    def _position(self, word: str) -> int:
+    def position(self, word: str) -> int:
+        """See ``Category``."""
         return zlib.crc32(word.encode()) % self.width
 
     def unknown(self, values: Array) -> list[str]:
@@ -343,17 +434,20 @@ def read_values(table: Table, types: Mapping[str, type[Column]]) -> dict[str, Ar
             parts[name].append(column_type.read(table, name, batch.column(name)))
     values = {name: np.concatenate(arrays) for name, arrays in parts.items()}
     for name, array in values.items():
-        if array.dtype.kind != "f":
-            continue
-        wrong = np.flatnonzero(np.abs(array) > _LARGEST)
-        if wrong.size:
-            raise GraphError(
-                f"{table.label}: column '{name}' has {count_noun(wrong.size, 'number')} beyond "
-                f"±3.4e38, the first in {table.row(int(wrong[0]))}.",
-                Remedy("Put finite numbers there, or leave them empty")
-                | Remedy("Leave the column out", option="drop", value=[name]),
-            )
+        if array.dtype.kind == "f":
+            refuse_infinite(table, name, array)
     return values
+
+
+def refuse_infinite(table: Table, name: str, values: Array) -> None:
+    """Refuse numbers that are infinite as attributes."""
+    wrong = np.flatnonzero(np.abs(values) > _LARGEST)
+    if wrong.size:
+        raise GraphError(
+            f"{table.label}: column '{name}' has {count_noun(wrong.size, 'number')} beyond "
+            f"±3.4e38, the first in {table.row(int(wrong[0]))}.",
+            Remedy("Put finite numbers there, or leave them empty") | table.drop_remedy(name),
+        )
 
 
 def parse_date(word: str) -> datetime.date | None:
