@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from hpgmn.explain.explanation import PATTERNS, SHARES_NOTE, describe_statistic
+from hpgmn.explain.descriptions import describe_statistic
+from hpgmn.explain.explanation import PATTERNS, SHARES_NOTE
 from hpgmn.explain.neighbors import (
     EXACT_UP_TO,
     has_diffusion,

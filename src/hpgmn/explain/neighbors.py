@@ -4,9 +4,8 @@ HP-GMN recomputes the node's statistics: all edges between the node and a remove
 removed, in both directions; pseudo-labels and the statistics of other nodes stay. Class counts,
 class means, adjacency and neighbour means equal a full recomputation; a diffusion row is recomputed
 on the graph without the edges, with more than :data:`EXACT_UP_TO` neighbours only for the
-:data:`EXACT_FIRST` with the largest effect at a fixed row. Hops and message passing are recomputed
-on the graph without the edges, and other models are run again on it, for up to :data:`RERUNS`
-neighbours.
+:data:`EXACT_FIRST` with the largest effect at a fixed row. Hops, message passing and other models
+are run again on the graph without the edges, for up to :data:`RERUNS` neighbours.
 """
 
 from __future__ import annotations
@@ -86,20 +85,6 @@ def neighbors_of(replicas: Sequence[ReplicaView], node: int) -> Array:
             adjacency = replica.task.statistics.adjacency(mode)
             parts.append(adjacency.indices[adjacency.indptr[node] : adjacency.indptr[node + 1]])
     return np.unique(np.concatenate(parts)).astype(np.int64)
-
-
-def edge_types_between(graph: Graph, node: int) -> dict[int, tuple[str, ...]]:
-    """Return the types of the edges between a node and each other one, in both directions."""
-    if graph.edge_type is None:
-        return {}
-    source, target = graph.edge_index
-    edges = np.flatnonzero((source == node) | (target == node))
-    others = np.where(source[edges] == node, target[edges], source[edges])
-    numbers: dict[int, set[int]] = {}
-    for other, number in zip(others.tolist(), graph.edge_type[edges].tolist(), strict=True):
-        numbers.setdefault(other, set()).add(number)
-    names = graph.edge_type_names
-    return {other: tuple(names[n] for n in sorted(types)) for other, types in numbers.items()}
 
 
 def has_diffusion(replica: ReplicaView) -> bool:

@@ -17,7 +17,7 @@ from hpgmn.auditing.graph_audit import ALIKE, MEASURES
 from hpgmn.base.errors import MISSING, count_noun, format_duration, format_setting, percent
 from hpgmn.base.metrics import metric_words
 from hpgmn.evaluation.scores import class_scores
-from hpgmn.explain.explanation import DIRECTIONS, describe_statistic
+from hpgmn.explain.descriptions import DIRECTIONS, describe_statistic
 from hpgmn.report import model_plots, plots
 from hpgmn.report.rendering import (
     LearningCurves,

@@ -20,9 +20,7 @@ from hpgmn.statistics.definitions import (
     ClassCounts,
     ClassMeans,
     Definition,
-    Progress,
     Request,
-    Source,
     diffusion_is_sketched,
 )
 from hpgmn.statistics.operators import Grouped, LinkedAttributes, NeighborMean, Statistic
@@ -33,6 +31,7 @@ from hpgmn.statistics.settings import (
     mode_of,
     statistic_names,
 )
+from hpgmn.statistics.source import Progress, Source
 
 TWO_HOP_LIMIT = 2**28
 """Most entries of a two-hop matrix, 2 GiB; crocodile's has 32, squirrel's 8, pubmed's 1 million."""
