@@ -1,4 +1,4 @@
-"""Metrics, losses, temperature scaling and calibration errors.
+"""Metrics, losses, temperature scaling, conformal quantiles and calibration errors.
 
 Metrics and losses map logits (R, B, C), labels (R, B) and valid rows (R, B) to (R,).
 """
@@ -180,6 +180,69 @@ def class_loss(
     return losses / torch.where(counts > 0, counts, 1.0)
 
 
+def r2(values: Tensor, targets: Tensor, valid: Tensor) -> Tensor:
+    """Return the share of the targets' variance that is explained; 0 for equal targets.
+
+    >>> targets, valid = torch.tensor([[1.0, 2.0, 3.0]]), torch.ones(1, 3, dtype=torch.bool)
+    >>> r2(torch.tensor([[[1.0], [2.0], [2.0]]]), targets, valid)
+    tensor([0.5000])
+    """
+    truth = torch.where(valid, targets, 0).double()
+    mean = truth.sum(dim=-1, keepdim=True) / valid.sum(dim=-1, keepdim=True).clamp(min=1)
+    total = ((truth - mean).square() * valid).sum(dim=-1)
+    error = _errors(values, targets, valid).square().sum(dim=-1)
+    return torch.where(total > 0, 1 - error / torch.where(total > 0, total, 1), 0.0).float()
+
+
+def rmse(values: Tensor, targets: Tensor, valid: Tensor) -> Tensor:
+    """Return the root of the mean squared error."""
+    squares = _errors(values, targets, valid).square().sum(dim=-1)
+    return (squares / valid.sum(dim=-1).clamp(min=1)).sqrt().float()
+
+
+def mae(values: Tensor, targets: Tensor, valid: Tensor) -> Tensor:
+    """Return the mean absolute error."""
+    distances = _errors(values, targets, valid).abs().sum(dim=-1)
+    return (distances / valid.sum(dim=-1).clamp(min=1)).float()
+
+
+def spearman(values: Tensor, targets: Tensor, valid: Tensor) -> Tensor:
+    """Return the rank correlation, ties sharing their mean rank; 0 where all are tied."""
+    count = valid.sum(dim=-1, keepdim=True)
+    first, second = (
+        (_mean_ranks(column.double(), valid, count) - (count - 1) / 2) * valid
+        for column in (values[..., 0], targets)
+    )
+    spread = (first.square().sum(dim=-1) * second.square().sum(dim=-1)).sqrt()
+    value = (first * second).sum(dim=-1) / torch.where(spread > 0, spread, 1)
+    return _nan_where_invalid(value, values.transpose(1, 2), valid.unsqueeze(1))
+
+
+def _errors(values: Tensor, targets: Tensor, valid: Tensor) -> Tensor:
+    return torch.where(valid, values[..., 0].double() - targets.double(), 0)
+
+
+def _mean_ranks(values: Tensor, valid: Tensor, count: Tensor) -> Tensor:
+    """Return the rank of each value among the valid ones of its row, from 0."""
+    ordered = values.masked_fill(~valid, float("inf")).sort(dim=-1).values
+    below = torch.searchsorted(ordered, values.contiguous(), right=False).clamp(max=count)
+    through = torch.searchsorted(ordered, values.contiguous(), right=True).clamp(max=count)
+    return (below + through - 1).double() / 2
+
+
+def conformal_quantile(scores: Array, coverage: float) -> float:
+    """Return the score that a new one of the same kind does not exceed with this probability.
+
+    Split conformal prediction: the ⌈(n + 1) · coverage⌉-th smallest of n scores; infinite where n
+    is too small for the coverage.
+
+    >>> conformal_quantile(np.array([3.0, 1.0, 2.0, 4.0]), 0.8), conformal_quantile(np.ones(3), 0.8)
+    (4.0, inf)
+    """
+    rank = math.ceil((scores.size + 1) * coverage - 1e-9)
+    return float(np.sort(scores)[rank - 1]) if 0 < rank <= scores.size else math.inf
+
+
 Metric = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 METRICS: dict[str, Metric] = {
@@ -189,7 +252,13 @@ METRICS: dict[str, Metric] = {
     "roc_auc": roc_auc,
     "average_precision": average_precision,
 }
-"""Metrics by name; precision@K exists beside them for any K."""
+"""Metrics of classes by name; precision@K exists beside them for any K."""
+
+REGRESSION_METRICS: dict[str, Metric] = {"r2": r2, "rmse": rmse, "mae": mae, "spearman": spearman}
+"""Metrics of targets by name."""
+
+LOWER_IS_BETTER = ("rmse", "mae")
+"""Metrics whose negative selects."""
 
 BALANCED_METRICS = ("balanced_accuracy", "macro_f1")
 """Metrics in which every class counts alike."""
@@ -248,11 +317,35 @@ def metric(name: str, positive: int = 1) -> Metric:
             "Give the number of nodes: precision@50 is the fraction of the rarer class among the "
             "50 most likely nodes",
         )
+    elif name in REGRESSION_METRICS:
+        return REGRESSION_METRICS[name]
     elif name not in METRICS:
-        raise SettingError.unknown("metric", name, [*METRICS, "precision@K"])
+        raise SettingError.unknown("metric", name, [*METRICS, "precision@K", *REGRESSION_METRICS])
     else:
         function = METRICS[name]
     return functools.partial(_swap_classes, function) if positive == 0 else function
+
+
+def selection_metric(name: str, positive: int = 1) -> Metric:
+    """Return the metric that selection maximises: that of the name, or its negative."""
+    function = metric(name, positive)
+    return (lambda *args: -function(*args)) if name in LOWER_IS_BETTER else function
+
+
+def plain_score(name: str, score: float) -> float:
+    """Return the value of a metric, given that of :func:`selection_metric`."""
+    return -score if name in LOWER_IS_BETTER else score
+
+
+def format_score(name: str, score: float, digits: int = 1) -> str:
+    """Format the value of a metric: as a percentage for classes, as a number for targets.
+
+    >>> format_score("accuracy", 0.8125), format_score("r2", 0.8125)
+    ('81.2', '0.812')
+    """
+    if name in REGRESSION_METRICS:
+        return f"{score:.{digits + 2}f}" if abs(score) < 100 else f"{score:.6g}"
+    return f"{100 * score:.{digits}f}"
 
 
 def _swap_classes(function: Metric, logits: Tensor, labels: Tensor, valid: Tensor) -> Tensor:
@@ -263,8 +356,17 @@ def _swap_classes(function: Metric, logits: Tensor, labels: Tensor, valid: Tenso
 
 
 def require_metric(name: str, num_classes: int, graph: str) -> None:
-    """Raise SettingError for a metric that is unknown or undefined for this number of classes."""
+    """Raise SettingError for a metric that is unknown or undefined for this number of classes.
+
+    Targets have no classes.
+    """
     metric(name)
+    if (name in REGRESSION_METRICS) == bool(num_classes):
+        kind, usual = ("classes", "accuracy") if num_classes else ("numbers", "r2")
+        raise SettingError(
+            f"Metric '{name}' is not for {kind}, the labels of {graph}.",
+            Remedy(f"Use {usual}", option="metric", value=usual),
+        )
     if name.startswith("precision@") and num_classes != 2:
         raise SettingError(
             f"Metric '{name}' needs two classes ({graph} has {num_classes}).",
@@ -339,13 +441,23 @@ def fit_temperatures(logits: Tensor, y: Array, masks: Sequence[Array]) -> list[f
 
 
 def calibrated_probabilities(logits: Tensor, temperatures: Sequence[float]) -> Tensor:
-    """Return softmax(logits / T) with the temperature of each replica: (R, N, C)."""
+    """Return softmax(logits / T) with the temperature of each replica: (R, N, C).
+
+    Targets, of a single column, stay as they are.
+    """
+    if logits.shape[-1] == 1:
+        return logits
     scale = torch.tensor(temperatures, dtype=logits.dtype, device=logits.device)
     return (logits / scale.view(-1, 1, 1)).softmax(dim=-1)
 
 
 def mean_logits(logits: Tensor) -> Tensor:
-    """Return log-probabilities averaged over seeds in probability space: (R, …, C) to (…, C)."""
+    """Return log-probabilities averaged over seeds in probability space: (R, …, C) to (…, C).
+
+    Targets, of a single column, are averaged themselves.
+    """
+    if logits.shape[-1] == 1:
+        return logits.double().mean(dim=0)
     logs = logits.double().log_softmax(dim=-1)
     return torch.logsumexp(logs, dim=0) - math.log(logits.shape[0])
 

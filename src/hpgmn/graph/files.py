@@ -10,7 +10,7 @@ edges are stored sorted, as an adjacency matrix.
 | or ``edges_indptr`` (N + 1), ``edges_indices`` (E) | CSR; targets ascend for each source |
 | ``edges_data``, ``edges_places`` (E) | optional: weights; the position of each edge as listed |
 | ``directed`` | false: edges are undirected, listed once or twice |
-| ``y`` | (N,) class, -1 unknown; optional |
+| ``y`` | (N,) integers: class, -1 unknown; or floats: target, NaN unknown; optional |
 | ``train_mask``, ``val_mask``, ``test_mask`` | (N, S) booleans, one column for each split |
 | ``<family>_train_mask``, … | a further family of splits, such as ``geom`` |
 | ``edge_weight``, ``node_ids``, ``class_names``, ``feature_names`` | optional, as in ``Graph`` |
@@ -54,9 +54,9 @@ _CSR = ("x_indptr", "x_indices", "x_data", "x_shape")
 _EDGES = ("edges_indptr", "edges_indices", "edges_data", "edges_places")
 # The NumPy kinds that each array may have, and their name in messages.
 _KINDS = {
-    **dict.fromkeys(("x", "x_data", "edges_data", "edge_weight"), _NUMBERS),
+    **dict.fromkeys(("x", "x_data", "edges_data", "edge_weight", "y"), _NUMBERS),
     **dict.fromkeys((*_CSR[:2], "x_shape", *_EDGES[:2], "edges_places"), _INTEGERS),
-    **dict.fromkeys(("edge_index", "y", "format"), _INTEGERS),
+    **dict.fromkeys(("edge_index", "format"), _INTEGERS),
     **dict.fromkeys(("node_ids", "class_names", "feature_names"), _TEXT),
     "directed": _BOOLEANS,
 }

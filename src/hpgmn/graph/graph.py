@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Unpack, overload
 
@@ -17,6 +17,7 @@ import scipy.sparse as sp
 
 from hpgmn.base.errors import GraphError, count_noun
 from hpgmn.base.files import digest
+from hpgmn.base.tasks import hide_labels, is_known, is_target
 from hpgmn.graph import validation
 from hpgmn.graph.edges import Array as Array
 from hpgmn.graph.edges import SortedEdges, sorted_csr
@@ -32,11 +33,15 @@ NEIGHBORS = ("out", "in", "undirected", "both")
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """Three disjoint sets of nodes, each a boolean mask of length N."""
+    """Three disjoint sets of nodes, each a boolean mask of length N.
+
+    ``calibration`` is a fourth, reserved by :func:`reserve_calibration`; None: no node is.
+    """
 
     train: Array
     val: Array
     test: Array
+    calibration: Array | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,7 +82,8 @@ class Graph:
         x: attributes (N, F); anything NumPy understands, or a SciPy or torch sparse matrix.
         edge_index: (2, E); row 0 sources, row 1 targets. Self-loops and repeats may be present.
             Or :class:`SortedEdges` of these nodes, with their weights.
-        y: (N,) class of each node, -1 where unknown; None: all unknown.
+        y: (N,) class of each node, an integer, -1 where unknown; or its target, a float, NaN where
+            unknown. None: all unknown.
         edge_weight: (E,) positive weights; weights of repeated edges are added.
         directed: False: edges are undirected, listed once or twice.
         train_mask: (N,) or (N, S) boolean; the same for ``val_mask`` and ``test_mask``.
@@ -231,8 +237,13 @@ class Graph:
         return to_pyg(self)
 
     @property
+    def is_regression(self) -> bool:
+        """Whether labels are numbers to predict instead of classes."""
+        return is_target(self.y)
+
+    @property
     def num_classes(self) -> int:
-        """C, the number of classes, those without a node included."""
+        """C, the number of classes, those without a node included; 0 for targets."""
         return len(self.class_names)
 
     @property
@@ -353,7 +364,7 @@ class Graph:
             count_noun(self.num_nodes, "node"),
             count_noun(self.num_edges, "edge"),
             count_noun(self.num_features, "attribute"),
-            count_noun(self.num_classes, "class"),
+            "targets" if self.is_regression else count_noun(self.num_classes, "class"),
         )
         return f"Graph('{self.name}': {', '.join(sizes)})"
 
@@ -381,7 +392,7 @@ def random_splits(
         graph_or_labels: a graph, or its labels (N,) with -1 for unknown, which are in no part.
         count: S, the number of splits.
         fractions: shares of train, validation and test; a rest stays unused.
-        stratified: whether each class is divided by the fractions.
+        stratified: whether each class is divided by the fractions; targets have none.
         first_seed: seed of the first split.
 
     >>> splits = random_splits([0, 1, 0, 1, 0, 1, 0, 1, 0, 1, -1], count=2)
@@ -389,6 +400,7 @@ def random_splits(
     [12, 4, 4]
     """
     y = np.asarray(getattr(graph_or_labels, "y", graph_or_labels)).reshape(-1)
+    stratified = stratified and not is_target(y)
     shares = np.asarray(fractions, dtype=float)
     if shares.shape != (3,) or (shares < 0).any() or shares[0] <= 0 or shares.sum() > 1 + 1e-9:
         raise ValueError(
@@ -397,7 +409,7 @@ def random_splits(
         )
     if count < 1:
         raise ValueError(f"count must be at least 1 (got {count})")
-    labelled = np.flatnonzero(y >= 0)
+    labelled = np.flatnonzero(is_known(y))
     masks = np.zeros((3, y.shape[0], count), dtype=bool)
     for split in range(count):
         order = np.random.default_rng(first_seed + split).permutation(labelled)
@@ -426,9 +438,26 @@ def random_splits(
     return Splits(*masks, is_random=True)
 
 
+def reserve_calibration(split: Split, number: int, node_ids: Array | None) -> Split:
+    """Reserve half of the validation nodes of a split for conformal prediction.
+
+    A hash of the split's number and the node's id (or position) chooses them, whatever their labels
+    are; they take no part in training or selection.
+    """
+    from hpgmn.base.randomness import text_keys  # imports torch
+
+    nodes = np.flatnonzero(split.val)
+    names = nodes.astype(np.str_) if node_ids is None else node_ids[nodes]
+    keys = text_keys(np.char.add(f"calibration {number} ", names)).numpy()
+    order = np.argsort(keys, kind="stable")
+    calibration = np.zeros_like(split.val)
+    calibration[nodes[order[: len(nodes) // 2]]] = True
+    return replace(split, val=split.val & ~calibration, calibration=calibration)
+
+
 def graph_content(graph: Graph, splits: Sequence[int]) -> str:
     """Return a digest of all that a run reads: attributes, edges, labels, classes, splits."""
-    labels = np.ascontiguousarray(graph.y, np.int64).data
+    labels = np.ascontiguousarray(graph.y).data
     masks = [
         np.packbits(mask).data
         for split in map(graph.split, splits)
@@ -440,7 +469,7 @@ def graph_content(graph: Graph, splits: Sequence[int]) -> str:
 def search_content(graph: Graph, splits: Sequence[int]) -> str:
     """Return a digest of all that a search reads: no test label is part of it."""
     labels = [
-        np.where(mask, graph.y, -1).tobytes()
+        hide_labels(graph.y, mask).tobytes()
         for split in map(graph.split, splits)
         for mask in (split.train, split.val)
     ]

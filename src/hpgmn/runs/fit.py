@@ -22,7 +22,7 @@ from hpgmn.graph import Array, Graph, Split
 from hpgmn.graph.graph import graph_content
 from hpgmn.graph.homophily import node_homophily
 from hpgmn.models import find_model
-from hpgmn.models.stage import Replica
+from hpgmn.models.stage import Replica, require_task
 from hpgmn.runs.folder import (
     HISTORY_FILE,
     PREDICTIONS_FILE,
@@ -231,6 +231,7 @@ class Training:
         state.mkdir(parents=True, exist_ok=True)
         entry = find_model(spec.model)
         settings = make_settings(entry.settings, spec.settings)
+        require_task(entry, settings, self.graph)
         replicas = [
             Replica(number, seed, settings) for number in spec.splits for seed in spec.seed_numbers
         ]
@@ -280,7 +281,7 @@ class Training:
         return {
             "nodes": {
                 part: [int(getattr(split, part).sum()) for split in self.splits]
-                for part in ("train", "val", "test")
+                for part in ("train", "val", "test", *(["calibration"] * self.spec.conformal))
             },
             "warnings": self.warnings,
             **({"refit": True} if self.spec.refit else {}),
@@ -408,6 +409,7 @@ def fitted_metrics(
         y=graph.y,
         val=[split.val for split in splits],
         test=[split.test for split in splits],
+        calibration=[split.calibration for split in splits if split.calibration is not None],
         temperatures=temperatures,
         mean_temperatures=mean_temperatures,
         val_score=fitted.val_score,

@@ -165,7 +165,8 @@ class Request:
     Attributes:
         mode: the neighbour mode.
         labels: (R, N) pseudo-labels; -1 is unknown.
-        shares: (R, N, C) class probabilities for soft counts, or None.
+        shares: (R, N, C) class probabilities for soft counts, or None; of a regression what
+            :class:`TargetMeans` averages.
     """
 
     source: Source
@@ -245,12 +246,42 @@ class ClassCounts(Definition):
     @override
     def build(self, request: Request, settings: Selection) -> Statistic:
         is_soft = settings.soft_counts and request.shares is not None
+        is_soft = is_soft and not request.source.graph.is_regression
         labels = request.shares if is_soft else request.labels
         assert labels is not None
         counts = class_counts(request.adjacency, labels, request.num_classes)
         return ReplicaRows(
             request.source.tensor(scale_counts(counts, settings.class_counts_scaling))
         )
+
+
+class TargetMeans(Definition):
+    """The mean standardised target of the neighbours, of those with a known one, and their share.
+
+    Unknown targets are the label estimator's predictions; 0, the mean of the train nodes, where a
+    node has no (known) neighbours. Edge weights count.
+    """
+
+    settings = ()
+    reads_labels = True
+    width: ClassVar[int] = 3
+
+    @override
+    def build(self, request: Request, settings: Selection) -> Statistic:
+        assert request.shares is not None
+        sums = class_counts(request.adjacency, request.shares, self.width)
+        weight = np.asarray(request.adjacency.sum(axis=1), np.float32).reshape(-1)
+        means = [
+            sums[..., 0] * inverse_or_zero(weight),
+            sums[..., 1] * inverse_or_zero(sums[..., 2]),
+            sums[..., 2] * inverse_or_zero(weight),
+        ]
+        return ReplicaRows(request.source.tensor(np.stack(means, axis=-1)))
+
+
+def num_groups(graph: Graph, settings: Any) -> int:
+    """Return the number of classes of a graph, or of the bins of its targets."""
+    return int(settings.target_bins) if graph.is_regression else graph.num_classes
 
 
 class ClassMeans(Definition):
@@ -262,7 +293,10 @@ class ClassMeans(Definition):
     where attributes are sparse.
     """
 
-    settings = ("class_means_scaling", "class_means_form", "class_means_dim", "batch_size")
+    settings = (
+        *("class_means_scaling", "class_means_form", "class_means_dim", "batch_size"),
+        "target_bins",
+    )
     reads_labels = True
     stored: ClassVar[dict[str, tuple[str, ...]]] = {
         "half": ("class_means_scaling",),
@@ -278,7 +312,7 @@ class ClassMeans(Definition):
         """
         if settings.class_means_form != "auto":
             return bool(settings.class_means_form == "sketch")
-        width = graph.num_classes * graph.num_features
+        width = num_groups(graph, settings) * graph.num_features
         half = 2 * graph.num_nodes * width
         in_batches = getattr(settings, "batch_size", 0) > 0
         is_shorter = settings.class_means_dim < graph.num_features

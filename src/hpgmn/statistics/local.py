@@ -22,6 +22,7 @@ from hpgmn.statistics.definitions import (
     Progress,
     Request,
     Source,
+    TargetMeans,
     diffusion_is_sketched,
 )
 from hpgmn.statistics.operators import Grouped, LinkedAttributes, NeighborMean, Statistic
@@ -43,6 +44,7 @@ DEFINITIONS: dict[str, Definition] = {
     "class_counts": ClassCounts(),
     "class_means": ClassMeans(),
     "adjacency": AdjacencyRows(),
+    "target_means": TargetMeans(),
 }
 
 
@@ -136,12 +138,12 @@ class LocalStatistics(Source):
             labels: (R, N) pseudo-labels; -1 is unknown.
             settings: one per replica; they may differ in ``neighbors`` alone.
             shares: (R, N, C) probabilities of each class, for ``soft_counts``; None takes the
-                labels as certain.
+                labels as certain. Of a regression what the mean targets average.
 
         Returns:
             A statistic for each name of :func:`statistic_names`.
         """
-        if not settings[0].soft_counts:
+        if not settings[0].soft_counts and "target_means" not in settings[0].statistics:
             shares = None
         inputs = (num_classes, list(settings), labels, shares)
         if self._latest is not None:

@@ -78,11 +78,15 @@ class Predictor(Protocol):
 
 
 def mix_logits(parts: Sequence[tuple[float, Tensor]]) -> Tensor:
-    """Return the weighted mean of log-probabilities, from weights and logits (…, C)."""
+    """Return the weighted mean of log-probabilities, from weights and logits (…, C).
+
+    Targets (…, 1) are averaged themselves.
+    """
     total = torch.zeros_like(parts[0][1], dtype=torch.float64)
+    is_regression = total.shape[-1] == 1
     for weight, logits in parts:
-        total += weight * logits.double().log_softmax(dim=-1)
-    return total.float()
+        total += weight * (logits if is_regression else logits.double().log_softmax(dim=-1))
+    return total if is_regression else total.float()
 
 
 def member_folder(name: str) -> str:
