@@ -98,7 +98,7 @@ class Regression:
         loss = functional.huber_loss if self.kind == "huber" else functional.mse_loss
         each = torch.where(valid, loss(outputs, targets, reduction="none"), 0)
         sums = torch.stack([each.sum(dim=-1), valid.sum(dim=-1).to(each.dtype)])
-        losses, counts = sums if total is None else total(sums)
+        losses, counts = (sums if total is None else total(sums)).unbind()
         return losses / counts.clamp(min=1)
 
     def validation_loss(self, logits: Tensor, labels: Tensor, valid: Tensor) -> Tensor:

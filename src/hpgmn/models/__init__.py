@@ -136,10 +136,11 @@ def task_settings(
     kind: type[FitSettings], settings: Mapping[str, Any], graph: Graph
 ) -> dict[str, Any]:
     """Return settings in which a regression reads the mean targets of neighbours by default."""
-    info = next((info for info in fields(kind) if info.name == "statistics"), None)
+    info: Any = next((info for info in fields(kind) if info.name == "statistics"), None)
     if info is None or not graph.is_regression or "statistics" in settings:
         return dict(settings)
-    return {**settings, "statistics": (*info.default, "target_means")}
+    usual: tuple[str, ...] = info.default
+    return {**settings, "statistics": (*usual, "target_means")}
 
 
 def has_settings_for(graph: str, model: str = "hpgmn") -> bool:

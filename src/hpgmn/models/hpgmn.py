@@ -108,6 +108,12 @@ class HPGMNSettings(
     label_confidence: float = share_setting(
         0.0, "a pseudo-label less probable than this is unknown; 1: only train labels are known"
     )
+    target_bins: int = setting(
+        8,
+        "regression: quantile bins of the train targets, the classes of statistics",
+        low=2,
+        high=64,
+    )
     refinement: bool = setting(
         False, "train twice: the first model's predictions are the pseudo-labels of the second"
     )
@@ -453,7 +459,7 @@ def _floats(graph: Graph, settings: HPGMNSettings) -> tuple[int, int]:
         "class_means": classes
         * (
             settings.class_means_dim
-            if ClassMeans.is_sketched(graph, settings)
+            if ClassMeans.is_sketched(graph, settings, classes)
             else graph.num_features
         ),
         "diffusion": settings.diffusion_dim

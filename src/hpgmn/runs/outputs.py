@@ -89,7 +89,7 @@ def graph_summary(graph: Graph | Shards, homophily: float | None) -> dict[str, A
         "num_features": graph.num_features,
         "num_classes": graph.num_classes,
         "class_names": list(graph.class_names),
-        **({"is_regression": True} if graph.is_regression else {}),
+        **({} if graph.num_classes else {"is_regression": True}),
         "homophily": homophily,
     }
 

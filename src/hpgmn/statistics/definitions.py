@@ -293,10 +293,7 @@ class ClassMeans(Definition):
     where attributes are sparse.
     """
 
-    settings = (
-        *("class_means_scaling", "class_means_form", "class_means_dim", "batch_size"),
-        "target_bins",
-    )
+    settings = ("class_means_scaling", "class_means_form", "class_means_dim", "batch_size")
     reads_labels = True
     stored: ClassVar[dict[str, tuple[str, ...]]] = {
         "half": ("class_means_scaling",),
@@ -305,14 +302,14 @@ class ClassMeans(Definition):
     """Settings that rows on disk depend on, by form."""
 
     @staticmethod
-    def is_sketched(graph: Graph, settings: Any) -> bool:
+    def is_sketched(graph: Graph, settings: Any, num_classes: int) -> bool:
         """Return whether class means of a graph are a sketch, by setting or by ``auto``.
 
         Replicas may read different neighbours, so edges in both directions count.
         """
         if settings.class_means_form != "auto":
             return bool(settings.class_means_form == "sketch")
-        width = num_groups(graph, settings) * graph.num_features
+        width = num_classes * graph.num_features
         half = 2 * graph.num_nodes * width
         in_batches = getattr(settings, "batch_size", 0) > 0
         is_shorter = settings.class_means_dim < graph.num_features
@@ -411,7 +408,9 @@ class ClassMeans(Definition):
         labels, num_classes = request.labels, request.num_classes
         unit_length = settings.class_means_scaling == "unit"
         # A trained model names its sketch in its settings.
-        sketched = request.source.width is None and self.is_sketched(request.source.graph, settings)
+        sketched = request.source.width is None and self.is_sketched(
+            request.source.graph, settings, request.num_classes
+        )
         form = self.choose_form(
             adjacency, x, len(labels), num_classes, settings, device, sketched=sketched
         )

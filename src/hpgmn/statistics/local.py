@@ -24,6 +24,7 @@ from hpgmn.statistics.definitions import (
     Source,
     TargetMeans,
     diffusion_is_sketched,
+    num_groups,
 )
 from hpgmn.statistics.operators import Grouped, LinkedAttributes, NeighborMean, Statistic
 from hpgmn.statistics.settings import (
@@ -203,7 +204,7 @@ def fix_sketches(graph: Graph, settings: Any) -> Any:
     if "diffusion" in used and diffusion_is_sketched(graph, settings):
         named["diffusion_form"] = "sketch"
     uses_means = used & {"class_means", "neighbor_class_means"}
-    if uses_means and ClassMeans.is_sketched(graph, settings):
+    if uses_means and ClassMeans.is_sketched(graph, settings, num_groups(graph, settings)):
         named["class_means_form"] = "sketch"
     if all(getattr(settings, key) == value for key, value in named.items()):
         return settings

@@ -10,11 +10,13 @@ from hpgmn.graph import NEIGHBORS
 STATISTICS = (
     *("attributes", "class_counts", "class_means", "diffusion", "adjacency"),
     *("neighbor_attributes", "neighbor_class_counts", "neighbor_class_means"),
-    *("neighbor_adjacency", "hops", "message_passing", "target_means"),
+    *("neighbor_adjacency", "hops", "message_passing"),
 )
 """The paper's four, adjacency rows, means of these over neighbours (two-hop statistics), means of
-attributes over several hops, the state of a message-passing network, and, of a regression, the mean
-targets of neighbours."""
+attributes over several hops, and the state of a message-passing network."""
+
+TARGET_STATISTICS = ("target_means",)
+"""Statistics of a regression alone: the mean targets of neighbours."""
 
 
 FORMS = ("dense", "implicit", "topk", "sketch")
@@ -31,7 +33,9 @@ class StatisticsSettings:
     """Which statistics describe a node, and how each is scaled."""
 
     statistics: tuple[str, ...] = setting(
-        (*STATISTICS[:3], "adjacency"), "the local statistics in use", choices=STATISTICS
+        (*STATISTICS[:3], "adjacency"),
+        "the local statistics in use",
+        choices=(*STATISTICS, *TARGET_STATISTICS),
     )
     neighbors: str = setting(
         "both",
@@ -48,12 +52,6 @@ class StatisticsSettings:
         "log",
         "class counts as they are, log(1+n), divided by their sum, or of unit length",
         choices=("raw", "log", "fraction", "unit"),
-    )
-    target_bins: int = setting(
-        8,
-        "regression: quantile bins of the train targets, the classes of statistics",
-        low=2,
-        high=64,
     )
     soft_counts: bool = setting(
         False, "count class probabilities of neighbours instead of their labels"

@@ -4,8 +4,8 @@ Columns, the edge columns once per direction: attributes, their means over 1 to 
 their extremes among neighbours if they are few, degrees, class counts and shares of the neighbours
 and of the nodes two steps away from train labels (of a regression their mean targets), adjacency
 rows reduced by a truncated SVD, and their means over neighbours. A node's own label is in no column
-of its row: the adjacency has no self-loops, and two steps away the nodes are left out whose hash falls
-into the same fold as the node's. Leaving out the node alone would not do: where many nodes share a
+of its row: the adjacency has no self-loops, and two steps away the nodes are left out whose hash
+falls into the same fold as the node's. Leaving out the node alone would not do: where many nodes share a
 hub, a count that is one lower than the others' tells the label.
 """
 
@@ -141,7 +141,7 @@ def label_rows(
     else:
         known = one_hot(labels, num_classes).astype(np.float32)
     folds = node_keys(statistics.graph).numpy() % FOLDS
-    parts = []
+    parts: list[Array] = []
     for mode in modes:
         counts = statistics.adjacency(mode) @ known
         parts += _means(counts) if is_target(labels) else [counts, *_shares(counts)]
