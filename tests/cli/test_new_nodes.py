@@ -169,7 +169,10 @@ def last_line(answer):
 
 
 def test_mistakes_about_new_nodes_name_what_to_do(train, hpgmn, tmp_path, today, only_new):
-    train(today)
+    assert f"keeps no copy of the graph: predictions will need {today}." in " ".join(
+        train(today, "--no-graph").err.split()
+    )
+    assert not Path("run/graph.npz").exists()
     predict = ["predict", "run"]
     out = ["--out", "p.csv"]
     told = last_line(hpgmn(*predict, only_new, *out))
@@ -193,6 +196,61 @@ def test_mistakes_about_new_nodes_name_what_to_do(train, hpgmn, tmp_path, today,
     (today / "nodes.csv").unlink()
     told = last_line(hpgmn(*predict, only_new, "--add", *out))
     assert "has no table nodes" in told
+
+
+@pytest.mark.parametrize("fate", ["deleted", "changed"])
+def test_a_run_works_without_its_tables_and_in_another_place(
+    train, hpgmn, today, only_new, fate, tmp_path
+):
+    train(today)
+    commands = [
+        ["predict", "run", "--out", "old.csv"],
+        ["predict", "run", only_new, "--add", "--out", "new.csv"],
+        ["explain", "run", "--node", "p3"],
+        ["evaluate", "run"],
+        ["report", "run"],
+    ]
+    before = [hpgmn(*command).out for command in commands]
+    tables = [Path(name).read_bytes() for name in ("old.csv", "new.csv")]
+    for name in ("nodes.csv", "edges.csv"):
+        (today / name).unlink()
+    if fate == "changed":
+        write(today, people(3, OLD), TODAY[30:])
+    (tmp_path / "elsewhere").mkdir()
+    Path("run").rename(tmp_path / "elsewhere" / "run")
+    os.chdir(tmp_path / "elsewhere")  # the fixture hpgmn returns to the old one
+    after = [hpgmn(*command) for command in commands]
+    assert [(answer.code, answer.err) for answer in after if answer.code] == []
+    assert [answer.out for answer in after] == before
+    assert [Path(name).read_bytes() for name in ("old.csv", "new.csv")] == tables
+
+
+def test_a_copy_of_the_graph_that_cannot_be_used_is_named_with_what_to_do(train, hpgmn, today):
+    train(today)
+    copy = Path("run/graph.npz")
+    good = copy.read_bytes()
+    copy.write_bytes(good[: len(good) // 2])
+    told = last_line(hpgmn("predict", "run", "--out", "p.csv"))
+    assert "run/graph.npz': it is truncated or damaged" in told
+    assert f"delete it to read {today} instead" in told
+    copy.write_bytes(good.replace("p17".encode("utf-32-le"), "p99".encode("utf-32-le")))
+    told = last_line(hpgmn("predict", "run", "--out", "p.csv"))
+    assert "graph.npz" in told
+    assert f"delete it to read {today} instead" in told
+    copy.unlink()
+    assert hpgmn("predict", "run", "--out", "p.csv").code == 0
+
+
+def test_a_large_graph_is_copied_on_request_only(train, hpgmn, today, monkeypatch):
+    monkeypatch.setattr("hpgmn.runs.train.LARGEST_COPY", 2000)
+    told = " ".join(train(today).err.split())
+    assert "keeps no copy of the graph of 0.0 MiB (keep_graph)" in told
+    assert not Path("run/graph.npz").exists()
+    assert hpgmn("predict", "run", "--out", "p.csv").code == 0
+    train(today, "--keep-graph", "--overwrite")
+    assert Path("run/graph.npz").exists()
+    (today / "nodes.csv").unlink()
+    assert hpgmn("predict", "run", "--out", "p.csv").code == 0
 
 
 def test_a_graph_without_names_cannot_tell_what_is_new(

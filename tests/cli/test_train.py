@@ -19,7 +19,7 @@ from hpgmn.graph.files import write_graph
 RUN_FILES = {
     *("config.yaml", "metrics.json", "history.jsonl", "predictions.parquet"),
     *("model.safetensors", "report.html", "log.txt", "audit.json", "understanding.json"),
-    "explorer.json",
+    *("explorer.json", "graph.npz"),
 }
 # The keys that INTERFACE.md promises.
 PROMISED = {

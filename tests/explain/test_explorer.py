@@ -13,9 +13,9 @@ from hpgmn.graph import Graph
 from hpgmn.runs.outputs import roles
 
 
-def data_of(saved, graph):
+def data_of(saved, graph, first=()):
     replicas = open_replicas(saved, graph)
-    return explorer_data(replicas, saved.class_names, roles(graph.split(0)), graph.y)
+    return explorer_data(replicas, saved.class_names, roles(graph.split(0)), graph.y, first)
 
 
 def made(saved, graph):
@@ -137,6 +137,17 @@ def test_of_a_large_graph_some_nodes_are_listed(named_graph, fit, monkeypatch):
     assert len(made(saved, named_graph)["nodes"]) == 3  # 2^4 subsets of statistics each
     monkeypatch.setattr(module, "FEW_CLASSES", 2)  # there are three
     assert len(made(saved, named_graph)["nodes"]) == 2
+
+
+def test_requested_nodes_are_listed_first(named_graph, small_graph, fit, monkeypatch):
+    monkeypatch.setattr(module, "LISTED", 4)
+    for graph, first in (
+        (named_graph, ["account-7", "account-2", "unknown"]),
+        (small_graph, ["7", "2"]),
+    ):
+        content = data_of(fit(graph), graph, first)
+        assert content["ids"][:2] == first[:2]
+        assert len(content["nodes"]) == 4
 
 
 def test_effects_of_neighbours_stay_within_the_budget(named_graph, fit, monkeypatch):

@@ -193,3 +193,18 @@ def test_names_never_become_markup():
     assert reader.cells[0] == f"Graph '{evil}'"
     assert facts(content._repr_html_())["Classes"] == f"{evil}: 2"
     assert Reader(facts_html("t", [(evil, evil)])).cells[1:] == [evil, evil]
+
+
+@pytest.mark.parametrize("directed", [True, False])
+def test_pyg_edge_types_survive(directed):
+    x = np.ones((3, 1))
+    graph = Graph(x, [[0, 1, 0], [1, 2, 1]], edge_type=[0, 1, 1], directed=directed)
+    data = graph.to_pyg()
+    again = Graph.from_pyg(data)
+    for number in range(2):
+        expected = graph.adjacency("out", number).toarray()
+        np.testing.assert_array_equal(again.adjacency("out", number).toarray(), expected)
+    assert "Edge types" in graph._repr_html_()
+    data.edge_type = data.edge_type[:1]
+    with pytest.raises(GraphError, match="edge_type must have one number per edge"):
+        Graph.from_pyg(data)

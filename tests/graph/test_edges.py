@@ -87,6 +87,22 @@ def test_edges_without_loops_and_repeats_are_not_copied():
         assert np.shares_memory(shared, own)
 
 
+@given(listings(), st.data())
+def test_types_follow_their_edges(case, data):
+    num_nodes, listed = case
+    types = data.draw(st.lists(st.integers(0, 2), min_size=len(listed), max_size=len(listed)))
+    edges = SortedEdges.of(pairs(listed), num_nodes, weights_of(listed), np.array(types, np.uint8))
+    assert edges.edge_type().tolist() == types
+    some = edges.of_types([0, 2])
+    expected = sorted(
+        (*edge, weight)
+        for edge, weight, kind in zip(listed, weights_of(listed), types, strict=True)
+        if kind != 1
+    )
+    sources = np.repeat(np.arange(num_nodes), np.diff(some.indptr)).tolist()
+    assert sorted(zip(sources, some.targets, some.weights, strict=True)) == expected
+
+
 @given(listings(), st.integers(1, 20))
 def test_edges_are_listed_in_blocks(case, block):
     num_nodes, listed = case

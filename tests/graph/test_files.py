@@ -30,6 +30,8 @@ def full_graph(is_sparse=False):
         [[0, 1, 1, 2], [1, 2, 2, 2]],
         [0, 2, -1],
         edge_weight=[0.1, 1.0, 2.0, 3.0],
+        edge_type=[1, 0, 1, 0],
+        edge_type_names=["wire", "card"],
         directed=False,
         train_mask=MASKS[:, :2],
         val_mask=MASKS[:, 1::-1],
@@ -47,10 +49,12 @@ def full_graph(is_sparse=False):
 
 def assert_same_graph(one, two):
     assert one.fingerprint == two.fingerprint
+    assert one.preparation == two.preparation
     assert one.name == two.name
     assert one.class_names == two.class_names
     np.testing.assert_array_equal(one.y, two.y)
-    for name in ("edge_weight", "node_ids", "feature_names"):
+    assert one.edge_type_names == two.edge_type_names
+    for name in ("edge_weight", "edge_type", "node_ids", "feature_names"):
         left, right = getattr(one, name), getattr(two, name)
         assert (left is None) == (right is None)
         if left is not None:
@@ -217,6 +221,7 @@ def test_a_folder_holds_the_arrays_of_a_file_and_sorted_edges(tmp_path):
         arrays["edges_indptr"] = np.array([0, 1, 3, 4], np.int32)
         arrays["edges_indices"] = np.array([1, 2, 2, 2], np.int32)
         arrays["edges_data"] = arrays.pop("edge_weight")
+        arrays["edges_types"] = arrays.pop("edge_type")
         members = sorted(path.name for path in (tmp_path / "full.graph").iterdir())
         assert members == sorted([*(f"{name}.npy" for name in arrays), files.CHECKSUMS])
         for name, array in arrays.items():
@@ -282,6 +287,8 @@ def test_sorted_edges_are_mapped_into_the_adjacency(tmp_path, monkeypatch):
         ({"edges_indices": None}, "array 'edges_indices' is missing"),
         ({"edge_index": np.zeros((2, 1), int)}, "it holds both 'edge_index' and 'edges_indptr'"),
         ({"edge_weight": np.ones(4)}, "it holds 'edge_weight' beside 'edges_indices'"),
+        ({"edge_type": np.ones(4, int)}, "it holds 'edge_type' beside .* Use 'edges_types'"),
+        ({"edges_types": np.ones(3, int)}, "'edges_types' must have 4 values"),
         ({"edges_indptr": np.array([0, 1, 4])}, r"'edges_indptr' must have 4 values \(got shape"),
         ({"edges_indptr": np.array([0, 3, 1, 4])}, "'edges_indptr' must rise from 0 to 4"),
         ({"edges_indptr": np.array([0, 1, 3, 3])}, "'edges_indptr' must rise from 0 to 4"),
@@ -396,7 +403,9 @@ def test_pickled_objects_in_a_folder_are_never_loaded(tmp_path, monkeypatch, map
 
 def test_what_a_folder_lacks_or_has_wrong_is_told(tmp_path, caplog):
     for name in ("x", "edge_index", "directed"):
-        gone = ("edges_indptr", "edges_indices", "edges_data") if name == "edge_index" else (name,)
+        gone: tuple[str, ...] = (name,)
+        if name == "edge_index":
+            gone = ("edges_indptr", "edges_indices", "edges_data", "edges_types")
         path = folder_with(tmp_path / "part", **dict.fromkeys(gone))
         with pytest.raises(GraphError, match=rf"Graph folder '.*part': array '{name}' is missing"):
             read_graph(path)
@@ -564,3 +573,45 @@ def test_sorted_edges_may_be_whole_numbers_of_any_type(tmp_path, kind):
     graph = read_graph(folder)
     assert graph.edge_index.tolist() == [list(range(nodes)), targets.tolist()]
     assert graph.adjacency("out").nnz == nodes - 100
+
+
+PREPARATION = {"roles": {"id": "Łódź", "has_whole_ids": True}, "columns": [{"mean": 0.1 + 0.2}]}
+
+
+@pytest.mark.parametrize("is_sparse", [False, True])
+@pytest.mark.parametrize("name", ["other.npz", "other.graph"])
+def test_a_copy_keeps_the_name_and_every_file_the_preparation(tmp_path, name, is_sparse):
+    graph = full_graph(is_sparse)
+    graph.preparation = PREPARATION
+    write_graph(graph, tmp_path / name, as_copy=True)
+    assert_same_graph(read_graph(tmp_path / name), graph)
+    write_graph(graph, tmp_path / name)
+    found = read_graph(tmp_path / name)
+    assert (found.name, found.preparation) == ("other", PREPARATION)
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [(b"{", "is not JSON"), (b"[]", "preparation"), (b'{"roles": 3}', "preparation")],
+)
+def test_a_damaged_preparation_is_refused(tmp_path, content, told):
+    path = rewrite(tmp_path / "g.npz", preparation=np.frombuffer(content, np.uint8))
+    with pytest.raises(GraphError, match=told):
+        read_graph(path)
+
+
+def test_the_size_of_a_file_is_known_before_it_is_written(tmp_path):
+    rng = np.random.default_rng(0)
+    x, edges = rng.normal(size=(3000, 7)), rng.integers(0, 3000, (2, 20_000))
+    masks = np.zeros((3000, 3), bool)
+    masks[:10] = True
+    for attributes in (x, sp.csr_array(x * (x > 1))):
+        graph = Graph(
+            *(attributes, edges, np.zeros(3000)),
+            node_ids=[f"node-{number}" for number in range(3000)],
+            edge_weight=rng.random(20_000) + 0.1,
+            train_mask=masks,
+        )
+        write_graph(graph, tmp_path / "g.npz", as_copy=True)
+        size = (tmp_path / "g.npz").stat().st_size
+        assert files.graph_size(graph) == pytest.approx(size, rel=0.1)

@@ -231,6 +231,20 @@ REFUSED = {
     "too few weights": ({"edge_weight": [1.0]}, r"one value per edge, 4 \(got 1\)"),
     "weight of zero": ({"edge_weight": [1, 0, 1, 1]}, r"\(got 0 at edge 1\). Remove edges"),
     "infinite weight": ({"edge_weight": [1, 1, 1e300, 1]}, r"\(got inf at edge 2\)"),
+    "too few types": ({"edge_type": [1]}, r"one number per edge, 4 \(got 1\)"),
+    "negative type": ({"edge_type": [0, 0, -1, 0]}, r"\(got -1 at edge 2\). Number the types"),
+    "type between types": ({"edge_type": [0, 0.5, 1, 0]}, r"\(got 0.5 at edge 1\)"),
+    "named types": ({"edge_type": list("abcd")}, "edge_type must be numbers"),
+    "huge type": ({"edge_type": [0, 10**9, 1, 0]}, "edge_type holds 1000000000 among 4 edges"),
+    "too few type names": (
+        {"edge_type": [0, 1, 2, 0], "edge_type_names": ["a", "b"]},
+        "2 names, but edge_type has types up to 2",
+    ),
+    "repeated type name": (
+        {"edge_type": [0, 1, 1, 0], "edge_type_names": ["a", "a"]},
+        "edge_type_names must be distinct",
+    ),
+    "type names alone": ({"edge_type_names": ["a"]}, "given without edge_type"),
     "mask of numbers": ({"train_mask": [0.5, 1, 0]}, "train_mask must be true or false"),
     "list of nodes as mask": ({"train_mask": [0, 2, 5]}, "train_mask must be true or false"),
     "short mask": ({"train_mask": [True, False]}, r"3 rows, one per node \(got shape \(2, 1\)\)"),
@@ -439,3 +453,51 @@ def test_a_search_does_not_see_test_labels():
     other.y[2] = 0
     assert search_content(graph, [0]) == search_content(other, [0])
     assert graph_content(graph, [0]) != graph_content(other, [0])
+
+
+@given(edge_lists(), st.data())
+def test_adjacency_of_a_type_is_that_of_its_edges_alone(case, data):
+    num_nodes, edges, weighted, directed = case
+    types = data.draw(st.lists(st.integers(0, 2), min_size=len(edges), max_size=len(edges)))
+    plain = make_graph(*case)
+    names = ["card", "wire", "cash"]
+    graph = Graph(
+        plain.x,
+        plain.edge_index,
+        edge_weight=plain.edge_weight,
+        edge_type=types,
+        edge_type_names=names,
+        directed=directed,
+    )
+    both = Graph(plain.x, graph.sorted_edges, edge_type_names=names, directed=directed)
+    for neighbors in ("out", "in", "undirected"):
+        merged = graph.adjacency(neighbors).toarray()
+        np.testing.assert_array_equal(merged, plain.adjacency(neighbors).toarray())
+        for number in range(3):
+            own = [edge for edge, kind in zip(edges, types, strict=True) if kind == number]
+            expected = dense_adjacency(num_nodes, own, weighted, directed, neighbors)
+            for typed in (graph, both):
+                found = typed.adjacency(neighbors, number)
+                np.testing.assert_array_equal(found.toarray(), expected)
+        rest = [edge for edge, kind in zip(edges, types, strict=True) if kind != 1]
+        expected = dense_adjacency(num_nodes, rest, weighted, directed, neighbors)
+        np.testing.assert_array_equal(graph.adjacency(neighbors, [0, 2]).toarray(), expected)
+    np.testing.assert_array_equal(both.edge_type, graph.edge_type)
+    assert graph.fingerprint == both.fingerprint != plain.fingerprint
+
+
+def test_types_change_the_fingerprint_and_rare_ones_are_merged():
+    graph = Graph(X, EDGES, edge_type=[0, 1, 1, 0])
+    assert graph.edge_type_names == ("0", "1")
+    assert graph.fingerprint != Graph(X, EDGES, edge_type=[1, 1, 1, 0]).fingerprint
+    named = Graph(X, EDGES, edge_type=[0, 1, 1, 0], edge_type_names=["a", "b"])
+    assert graph.fingerprint != named.fingerprint
+    many = Graph(X, [[0, 1] * 6, [1, 2] * 6], edge_type=[*range(10), 9, 9])
+    assert many.edge_type_names == (*"012345", "9", "other")
+    assert many.edge_type.tolist() == [0, 1, 2, 3, 4, 5, 7, 7, 7, 6, 6, 6]
+    with pytest.raises(GraphError, match=r"has 2 edge types \(got number 2\)"):
+        graph.adjacency("out", 2)
+    with pytest.raises(GraphError, match=r"has 0 edge types"):
+        Graph(X, EDGES).adjacency("out", 0)
+    with pytest.raises(GraphError, match="Pass the types with them"):
+        Graph(X, graph.sorted_edges, edge_type=[0, 1, 1, 0])

@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.soak]
 RUN_FILES = {
     *("config.yaml", "metrics.json", "history.jsonl", "predictions.parquet"),
     *("model.safetensors", "report.html", "explorer.json", "log.txt"),
-    *("audit.json", "understanding.json"),
+    *("audit.json", "understanding.json", "graph.npz"),
 }
 # The state is saved after each epoch, and two replicas fit into memory at once: two batches.
 BEFORE = """

@@ -355,3 +355,66 @@ def test_a_sample_says_so_and_leaves_out_what_it_has_not(run, browser, tmp_path)
     assert f"Node ‘{away}’ is not among the 4 of 24 nodes on this page." in said
     assert "For any other node: hpgmn explain RUN --node" in said
     page.close()
+
+
+# The page around the explorer
+
+
+def shown_node(page, node):
+    """Wait for a node in the explorer, which is then in view and has the focus."""
+    page.locator("#explorer-node").get_by_text(f"Node {node}", exact=True).wait_for()
+    assert page.evaluate("document.activeElement.id") == "explorer-node"
+    top = page.evaluate("document.getElementById('explorer').getBoundingClientRect().top")
+    assert -5 < top < 100
+    return page.url.endswith(f"#node={node}")
+
+
+@pytest.mark.parametrize("section", ["ranked", "label-next"])
+def test_a_click_on_a_row_opens_its_node(page, section):
+    rows = page.locator(f"#{section} tbody tr")
+    last = rows.nth(rows.count() - 1)
+    node = last.locator("a").inner_text()
+    cell = last.locator("td").last  # anywhere in the row, not on the id alone
+    cell.scroll_into_view_if_needed()
+    box = cell.bounding_box()
+    page.mouse.click(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+    assert shown_node(page, node)
+
+
+def test_ranked_nodes_are_unlabelled_and_the_keyboard_opens_them(page):
+    names = page.locator("#ranked tbody a").all_inner_texts()
+    assert sorted(names) == ["n6", "n7"]
+    page.locator("#ranked .scroll").focus()
+    page.keyboard.press("Tab")
+    page.keyboard.press("Tab")
+    page.keyboard.press("Enter")
+    assert shown_node(page, names[1])
+
+
+@pytest.mark.parametrize("width", [390, 1400])
+def test_contents_stay_in_view_and_lead_to_their_sections(page, width):
+    page.set_viewport_size({"width": width, "height": 800})
+    links = page.locator("nav a")
+    for link in links.all():
+        target = link.get_attribute("href")
+        link.click()
+        assert link.is_visible()
+        assert page.locator(target).locator("h2").is_visible()
+        box = page.locator(f"{target} h2").bounding_box()
+        nav = page.locator("nav").bounding_box()
+        assert nav["y"] >= 0
+        assert box["y"] < 800
+        if width == 390:
+            assert box["y"] >= nav["y"] + nav["height"] - 1
+    page.evaluate("document.getElementById('calibration').scrollIntoView()")
+    page.locator('nav a[href="#calibration"][aria-current]').wait_for()
+    assert page.locator("nav a[aria-current]").count() == 1
+
+
+def test_a_phone_scrolls_wide_tables_not_the_page(page):
+    page.set_viewport_size({"width": 390, "height": 800})
+    assert page.evaluate("document.documentElement.scrollWidth") == 390
+    wider = page.locator(".scroll").evaluate_all(
+        "all => all.filter(one => one.scrollWidth > one.clientWidth).length"
+    )
+    assert wider > 0

@@ -267,7 +267,7 @@ def test_bare_data_is_enough(make_data):
     bare = replace(data, metrics=metrics, stages=(), confusion=np.zeros((3, 3), int))
     page = render_report(bare)
     read(page)
-    for key in ("curves", "confusion", "classes", "graph", "warnings"):
+    for key in ("curves", "classes", "graph"):
         assert section(page, key)
     for key in ("health", "calibration", "statistics", "memory", "label-next", "explorer"):
         assert not section(page, key)

@@ -79,13 +79,14 @@ def make_run(tmp_path):
             for epoch in range(1, length + 1 - seed)
         ]
         (folder / "history.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-        columns: dict[str, list[Any]] = {"split": [], "seed": [], "node": []}
+        columns: dict[str, list[Any]] = {"split": [], "seed": [], "node": [], "node_id": []}
         columns |= {"role": [], "label": [], "prediction": []}
         for split, seed in runs:
             for v in range(40):
                 columns["split"].append(split)
                 columns["seed"].append(seed)
                 columns["node"].append(v)
+                columns["node_id"].append(f"n{v}")
                 columns["role"].append(("train", "test", "test", "unlabelled")[v % 4])
                 columns["label"].append(None if v % 7 == 0 else CLASSES[v % 3])
                 columns["prediction"].append(CLASSES[int(random.integers(3))])
@@ -116,6 +117,34 @@ def test_confusion_counts_labelled_test_nodes_of_every_run(make_run):
     np.testing.assert_array_equal(read_report_data(folder).confusion, data.confusion)
 
 
+@pytest.mark.parametrize("positive", [None, "faculty"])
+@pytest.mark.parametrize("is_labelled", [False, True])
+def test_unlabelled_nodes_are_ranked_by_their_mean_over_seeds(make_run, positive, is_labelled):
+    folder = make_run(positive=positive)
+    rows = pq.read_table(folder / "predictions.parquet").to_pylist()
+    random = np.random.default_rng(4)
+    for row in rows:
+        shares = random.dirichlet(np.ones(3)).tolist()
+        row |= {f"probability_{name}": p for name, p in zip(CLASSES, shares, strict=True)}
+        row["label"] = "course" if is_labelled else row["label"]
+    pq.write_table(pa.Table.from_pylist(rows), folder / "predictions.parquet")
+
+    means: dict[str, dict[str, float]] = {}
+    for row in rows:
+        is_test = row["role"] != "train" and row["split"] == 0
+        if is_test and (is_labelled or row["label"] is None):
+            node = means.setdefault(row["node_id"], dict.fromkeys(CLASSES, 0.0))
+            for name in CLASSES:
+                node[name] += row[f"probability_{name}"] / 2
+    best = {v: positive or max(CLASSES, key=shares.__getitem__) for v, shares in means.items()}
+    order = sorted(means, key=lambda v: -means[v][best[v]])
+    ranked = read_report_data(folder).ranked
+    assert [(row["node"], row["class"]) for row in ranked["rows"]] == [(v, best[v]) for v in order]
+    probabilities = [row["probability"] for row in ranked["rows"]]
+    assert probabilities == pytest.approx([means[v][best[v]] for v in order])
+    assert (ranked["num_nodes"], ranked["is_labelled"]) == (len(means), is_labelled)
+
+
 def test_classes_may_be_stored_as_numbers(make_run):
     folder = make_run()
     expected = read_report_data(folder).confusion
@@ -126,6 +155,8 @@ def test_classes_may_be_stored_as_numbers(make_run):
         values = [value and int(numbers[value]) for value in table[name].to_pylist()]
         position = table.column_names.index(name)
         table = table.set_column(position, name, pa.array(values, pa.int64()))
+    renamed = {f"probability_{name}": f"probability_{k}" for name, k in numbers.items()}
+    table = table.rename_columns([renamed.get(name, name) for name in table.column_names])
     pq.write_table(table, folder / "predictions.parquet")
     np.testing.assert_array_equal(read_report_data(folder).confusion, expected)
 
@@ -213,7 +244,7 @@ def test_an_oversized_file_is_not_read(make_run, monkeypatch, name):
     [
         ({"test_score": [0.5]}, r"'test_score' .*\(got 1 values\)"),
         ({"test_score": 0.5}, r"'test_score' .*\(got 0.5\)"),
-        ({"splits": 2}, "int"),
+        ({"splits": 2}, "'splits'"),
         ({"seeds": 0}, "0 seeds"),
         ({"graph_summary": {"class_names": ["a", "a"]}}, "'class_names'"),
     ],

@@ -12,6 +12,7 @@ from hpgmn.graph import Graph
 from hpgmn.graph import from_networkx as any_network
 from hpgmn.graph import from_tables as any_tables
 from hpgmn.graph.conversion import read_graph_tables
+from hpgmn.graph.datasets import load
 from hpgmn.tables.columns import Columns, open_tables
 
 networkx = pytest.importorskip("networkx")
@@ -305,3 +306,68 @@ def test_no_time_beside_a_number_is_a_missing_value():
         assert any_tables(table, edges).num_nodes == 3
     with pytest.raises(GraphError, match="Give every column values of one type"):
         from_tables(nodes | {"age": mixed}, edges)
+
+
+TYPED = EDGES | {"kind": ["wire", None, "card", " wire "]}
+
+
+def test_edge_types_are_read_only_if_named(write_tables):
+    assert any_tables(NODES, TYPED).edge_type is None
+    graph = any_tables(NODES, TYPED, edge_type="kind")
+    assert graph.edge_type_names == ("card", "missing", "wire")
+    assert graph.edge_type.tolist() == [2, 1, 0, 2]
+    assert graph.adjacency("out", 2).nnz == 1  # without the self-loop
+    for suffix in ("csv", "parquet"):
+        edges = {"weight": EDGES["weight"], "kind": TYPED["kind"]}
+        folder = write_tables(suffix, edges=edges, folder=suffix)
+        found = load(folder, edge_type="kind", prepare=True)
+        assert found.fingerprint == graph.fingerprint
+    dropped = TYPED | {"source": ["z", "b", "b", "c"]}
+    graph = any_tables(NODES, dropped, edge_type="kind", drop_unknown_edges=True)
+    assert graph.edge_type.tolist() == [1, 0, 2]
+
+
+def test_later_tables_have_the_types_of_the_first():
+    many = {"source": ["a", "b"] * 10, "target": ["b", "c"] * 10, "kind": [*range(10)] * 2}
+    for name, edges in (("few", TYPED), ("many", many)):
+        first = any_tables(NODES, edges, edge_type="kind")
+        like = any_tables(NODES, edges | {"kind": edges["kind"][::-1]}, like=first)
+        assert like.edge_type_names == first.edge_type_names
+        assert like.edge_type.tolist() == first.edge_type.tolist()[::-1]
+        node = {"id": ["e"], "age": [6], "rich": [1]}
+        link = {"source": ["e"], "target": ["a"], "weight": [2.0], "kind": [edges["kind"][0]]}
+        larger = any_tables(node, link, onto=first)
+        assert larger.edge_type.tolist() == [*first.edge_type.tolist(), first.edge_type[0]]
+        unknown = link | {"kind": ["barter"]}
+        if name == "many":
+            assert any_tables(node, unknown, onto=first).edge_type[-1] == 7
+        else:
+            with pytest.raises(GraphError, match=r"of type 'barter', but .* 'card', 'missing'"):
+                any_tables(node, unknown, onto=first)
+        without = {key: link[key] for key in ("source", "target", "weight")}
+        with pytest.raises(GraphError, match=r"no column 'kind'.*edge_type="):
+            any_tables(node, without, onto=first)
+    untyped = any_tables(node, link, onto=any_tables(NODES, EDGES))
+    assert untyped.edge_type is None
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        ("kinds", "no column 'kinds'. Did you mean 'kind'"),
+        ("source", "cannot be both source and edge_type"),
+        (7, r"edge_type takes a column name \(got 7\)"),
+    ],
+)
+def test_a_wrong_column_of_types_is_refused(option, message):
+    with pytest.raises(HPGMNError, match=message):
+        any_tables(NODES, TYPED, edge_type=option)
+
+
+def test_edges_of_a_network_have_types():
+    graph = networkx.MultiDiGraph()
+    graph.add_nodes_from([("a", {"size": 1}), ("b", {"size": 2})])
+    graph.add_edges_from([("a", "b", {"kind": "x"}), ("a", "b", {"kind": "y"}), ("b", "a", {})])
+    found = any_network(graph, edge_type="kind")
+    assert found.edge_type_names == ("missing", "x", "y")
+    assert found.edge_type.tolist() == [1, 2, 0]

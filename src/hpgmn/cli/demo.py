@@ -32,11 +32,10 @@ def demo(
 ) -> None:
     """Generate a network of purchases; train, compare and explain."""
     from hpgmn.graph.synthetic import supply_network
-    from hpgmn.runs.train import graph_file, train
+    from hpgmn.runs.train import train
 
     network = supply_network(num_nodes=nodes, seed=seed)
     graph = network.graph
-    path = graph_file(out_folder, graph)
     say(
         f"{graph}. A firm's sector shows in the sizes of its suppliers, sector by sector, and in "
         "no mean over all of them."
@@ -45,15 +44,15 @@ def demo(
     metrics: dict[str, dict[str, Any]] = {}
     with monitored() as callbacks:
         options: dict[str, Any] = {"splits": [0, 1], "metric": "accuracy", **callbacks}
-        options["overwrite"] = _is_demo(out_folder, path)
+        options["overwrite"] = _is_demo(out_folder, graph.name)
         metrics["hpgmn"] = train(graph, model="hpgmn", out=out_folder, **options).metrics
         options["report"] = False
         for name in _BASELINES:
-            metrics[name] = train(path, model=name, out=out_folder / name, **options).metrics
+            metrics[name] = train(graph, model=name, out=out_folder / name, **options).metrics
         # Deterministic: the limit counts epochs, so that every machine gets the same ensemble.
         options |= {"members": _MEMBERS, "time_limit": time_limit, "deterministic": True}
         options |= {"ensemble": True, "report": True}
-        metrics["ensemble"] = train(path, out=out_folder / "ensemble", **options).metrics
+        metrics["ensemble"] = train(graph, out=out_folder / "ensemble", **options).metrics
     rows = []
     for name, title in _TITLES.items():
         row = metrics[name]
@@ -80,11 +79,12 @@ def conclusion(scores: Mapping[str, float]) -> str:
     )
 
 
-def _is_demo(folder: Path, graph: Path) -> bool:
+def _is_demo(folder: Path, name: str) -> bool:
     """Return whether a run folder is an earlier demo's, which may be replaced."""
-    from hpgmn.runs.spec import read_spec
+    from hpgmn.graph.files import read_graph
+    from hpgmn.runs.folder import GRAPH_FILE
 
     try:
-        return Path(read_spec(folder).graph).name == graph.name
+        return read_graph(folder / GRAPH_FILE).name == name
     except HPGMNError:
-        return graph.exists()
+        return (folder / f"{name}.npz").exists()  # of an earlier version

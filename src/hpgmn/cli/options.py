@@ -111,6 +111,10 @@ _COLUMNS: dict[str, Any] = {
     "weight": Annotated[
         str | None, typer.Option("--weight", help="The edge weights [weight]; '' for none.")
     ],
+    "edge_type": Annotated[
+        str | None,
+        typer.Option("--edge-type", help="The edges' types: statistics are computed per type."),
+    ],
     "drop": Annotated[
         list[str] | None,
         typer.Option("--drop", help="Leave out this node column; may be repeated."),

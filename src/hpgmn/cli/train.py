@@ -96,6 +96,15 @@ def train(
     ] = None,
     resume: Annotated[bool, typer.Option(help="Continue the interrupted run in --out.")] = False,
     overwrite: Overwrite = False,
+    keep_graph: Annotated[
+        bool | None,
+        typer.Option(
+            "--keep-graph/--no-graph",
+            show_default=False,
+            help="Keep a copy of the graph in the run folder, so that the run works after its "
+            "tables were moved or changed [up to 1 GiB].",
+        ),
+    ] = None,
     engine: EngineName = "local",
     address: Address = None,
     workers: Annotated[
@@ -137,6 +146,7 @@ def train(
         "out": out_folder,
         "resume": resume,
         "overwrite": overwrite,
+        "keep_graph": keep_graph,
     }
     names = [] if model is None else model_names(model)
     with ExitStack() as stack:

@@ -33,7 +33,7 @@ from hpgmn.explain.replicas import (
     shapley_values,
     subset_values,
 )
-from hpgmn.graph import Array
+from hpgmn.graph import Array, Graph
 
 LISTED = 3000
 """Most nodes that are listed."""
@@ -59,7 +59,11 @@ _OUT, _IN = 1, 2  # bits of an edge's direction
 
 
 def explorer_data(
-    replicas: Sequence[ReplicaView], names: tuple[str, ...], roles: Array, labels: Array
+    replicas: Sequence[ReplicaView],
+    names: tuple[str, ...],
+    roles: Array,
+    labels: Array,
+    first: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Return what the explorer shows about the nodes of a graph, for JSON.
 
@@ -68,10 +72,12 @@ def explorer_data(
         names: the classes of the model.
         roles: (N,) train, val, test or unlabelled.
         labels: (N,) classes, -1 unknown.
+        first: ids of nodes to list before the sample.
     """
     probabilities = mean_probabilities(replicas)
     predicted = probabilities.argmax(axis=1)
-    order = sample_nodes(predicted, labels, roles == "train")[: _num_listed(replicas)]
+    sample = sample_nodes(predicted, labels, roles == "train")
+    order = _move_to_front(sample, first, replicas[0].graph)[: _num_listed(replicas)]
     attention = replicas[0].attention
     weights = None if attention is None else attention.cpu().numpy()
     rows = []
@@ -116,6 +122,15 @@ def sample_nodes(predicted: Array, labels: Array, trained: Array) -> Array:
     _, start, count = np.unique(stratum[grouped], return_index=True, return_counts=True)
     rank = np.arange(stratum.size) - np.repeat(start, count)
     return np.asarray(grouped[np.argsort(rank, kind="stable")])
+
+
+def _move_to_front(order: Array, first: Sequence[str], graph: Graph) -> Array:
+    """Return the order of all nodes with those of some ids at its front."""
+    ids = np.arange(order.size).astype(str) if graph.node_ids is None else graph.node_ids
+    rank = np.full(order.size, len(first))
+    for node in np.flatnonzero(np.isin(ids, list(first))).tolist():
+        rank[node] = first.index(str(ids[node]))
+    return np.asarray(order[np.argsort(rank[order], kind="stable")])
 
 
 def _num_listed(replicas: Sequence[ReplicaView]) -> int:

@@ -42,7 +42,7 @@ def from_pyg(make: Any, data: Any, name: str) -> Any:
     ):
         if getattr(data, attribute, None) is None:
             raise GraphError(f"The PyG object has no {attribute}.", advice)
-    optional = ("edge_weight", *(f"{part}_mask" for part in PARTS))
+    optional = ("edge_weight", "edge_type", *(f"{part}_mask" for part in PARTS))
     options = {key: getattr(data, key, None) for key in optional}
     return make(data.x, data.edge_index, getattr(data, "y", None), name=name, **options)
 
@@ -55,11 +55,15 @@ def to_pyg(graph: Any) -> Any:
     def tensor(array: Array) -> Any:
         return torch.from_numpy(np.require(array, requirements="W"))  # copies if read-only
 
-    edge_index, weight = graph.edge_index, graph.edge_weight
+    edge_index, weight, types = graph.edge_index, graph.edge_weight, graph.edge_type
     if not graph.directed:
-        coo = graph.adjacency("out").tocoo()
-        edge_index = np.stack([coo.row, coo.col]).astype(np.int64)
-        weight = coo.data if weight is not None else None
+        numbers = range(len(graph.edge_type_names)) if graph.edge_type_names else [None]
+        parts = [graph.adjacency("out", number).tocoo() for number in numbers]
+        ends = [np.stack([part.row, part.col]) for part in parts]
+        edge_index = np.concatenate(ends, axis=1).astype(np.int64)
+        weight = np.concatenate([part.data for part in parts]) if weight is not None else None
+        if types is not None:
+            types = np.repeat(np.arange(len(parts)), [part.nnz for part in parts])
     if sp.issparse(graph.x):
         x = graph.x.tocoo()
         index = tensor(np.stack([x.row, x.col]).astype(np.int64))
@@ -70,6 +74,8 @@ def to_pyg(graph: Any) -> Any:
     data = Data(attributes, tensor(edge_index), y=tensor(graph.y))
     if weight is not None:
         data.edge_weight = tensor(weight)
+    if types is not None:
+        data.edge_type = tensor(types.astype(np.int64))
     if graph.splits is not None:
         for part in PARTS:
             data[f"{part}_mask"] = tensor(getattr(graph.splits, part))
@@ -138,6 +144,8 @@ def reading_options(
         changes: dict[str, Any] = {"directed": onto.directed}
         if not onto.is_weighted:
             changes["weight"] = ""
+        if not onto.edge_type_names:
+            changes["edge_type"] = ""
         if onto.preparation is None and onto.feature_names is not None:
             changes["attributes"] = tuple(onto.feature_names.tolist())
         columns, preparation = replace(columns, **changes), onto.preparation
@@ -171,8 +179,9 @@ def read_graph_tables(
         return _extend(onto, data, name)
     graph = cls(
         data.x,
-        SortedEdges.of(data.edge_index, len(data.x), data.edge_weight),
+        SortedEdges.of(data.edge_index, len(data.x), data.edge_weight, data.edge_type),
         data.y,
+        edge_type_names=data.edge_type_names,
         directed=data.directed,
         node_ids=data.node_ids,
         class_names=data.class_names,
@@ -181,6 +190,8 @@ def read_graph_tables(
         **{f"{part}_mask": mask for part, mask in data.masks.items()},
     )
     graph.preparation = data.preparation
+    if graph.preparation is not None and graph.edge_type_names:
+        graph.preparation["roles"]["edge_type_names"] = list(graph.edge_type_names)
     return graph
 
 
@@ -209,6 +220,9 @@ def _extend(graph: Any, new: TableData, name: str) -> Any:
     weight = None
     if graph.edge_weight is not None and new.edge_weight is not None:
         weight = np.append(graph.edge_weight, new.edge_weight)
+    types = None
+    if graph.edge_type is not None and new.edge_type is not None:
+        types = np.append(graph.edge_type, new.edge_type)
     larger = type(graph)(
         x,
         edge_index,
@@ -216,6 +230,8 @@ def _extend(graph: Any, new: TableData, name: str) -> Any:
         if new.y is None
         else np.append(graph.y, new.y),
         edge_weight=weight,
+        edge_type=types,
+        edge_type_names=graph.edge_type_names,
         directed=graph.directed,
         node_ids=np.concatenate([graph.node_ids, new.node_ids]),
         class_names=new.class_names or graph.class_names,
@@ -282,6 +298,7 @@ def to_html(graph: Any) -> str:
     facts = [
         ("Nodes", f"{graph.num_nodes:,}"),
         ("Edges", f"{edges}{', weighted' if graph.is_weighted else ''}"),
+        *((("Edge types", ", ".join(graph.edge_type_names)),) if graph.edge_type_names else ()),
         ("Attributes", f"{graph.num_features:,}{', sparse' * graph.has_sparse_attributes}"),
         ("Targets" if graph.is_regression else "Classes", ", ".join(classes)),
         ("Splits", splits),

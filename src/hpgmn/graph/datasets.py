@@ -160,8 +160,8 @@ def load(
         log: receives the roles of columns and what becomes of them.
         progress: called with the step, the amount done, and the total if it is known.
         **columns: ``id``, ``label``, ``split``, ``source``, ``target``, ``weight``,
-            ``attributes``, ``drop``, ``categories``, ``split_by``, ``drop_unknown_edges`` and
-            ``directed``; see :class:`hpgmn.tables.columns.Columns`.
+            ``edge_type``, ``attributes``, ``drop``, ``categories``, ``split_by``,
+            ``drop_unknown_edges`` and ``directed``; see :class:`hpgmn.tables.columns.Columns`.
 
     Returns:
         The graph, with splits if at least two classes have labels.

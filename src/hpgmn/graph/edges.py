@@ -6,7 +6,7 @@ order is stored separately.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -39,16 +39,24 @@ class SortedEdges:
         targets: (E,), ascending for each source.
         weights: (E,) float32, or None.
         places: (E,) the position of each edge in the listed order; None: they were listed sorted.
+        types: (E,) numbers of edge types, or None.
     """
 
     indptr: Array
     targets: Array
     weights: Array | None = None
     places: Array | None = None
+    types: Array | None = None
 
     @classmethod
     def of(
-        cls, edge_index: Array, num_nodes: int, weights: Array | None = None, *, listed: bool = True
+        cls,
+        edge_index: Array,
+        num_nodes: int,
+        weights: Array | None = None,
+        types: Array | None = None,
+        *,
+        listed: bool = True,
     ) -> SortedEdges:
         """Sort edges (2, E); ``listed`` says whether to store the listed order.
 
@@ -64,7 +72,7 @@ class SortedEdges:
             indptr = np.searchsorted(source, np.arange(num_nodes + 1, dtype=whole)).astype(whole)
             target = target.copy()
             if ((target[1:] >= target[:-1]) | (source[1:] > source[:-1])).all():
-                return cls(indptr, target, weights)
+                return cls(indptr, target, weights, types=types)
         else:
             # One row for each edge, its source as the column: converting to CSC groups by source.
             indptr = np.append(order, np.array(count, whole))
@@ -83,7 +91,8 @@ class SortedEdges:
         targets, indptr = (
             part.astype(whole, copy=False) for part in (matrix.indices, matrix.indptr)
         )
-        return cls(indptr, targets, None if weights is None else weights[order], places)
+        weights, types = (None if part is None else part[order] for part in (weights, types))
+        return cls(indptr, targets, weights, places, types)
 
     def __len__(self) -> int:
         return int(self.targets.shape[0])
@@ -119,6 +128,20 @@ class SortedEdges:
         if self.weights is None or self.places is None:
             return self.weights
         return self.weights[self.places]
+
+    def edge_type(self) -> Array | None:
+        """Return the (E,) types in the listed order."""
+        if self.types is None or self.places is None:
+            return self.types
+        return self.types[self.places]
+
+    def of_types(self, numbers: Sequence[int]) -> SortedEdges:
+        """Return the edges of some types alone, without the listed order."""
+        assert self.types is not None
+        kept = np.flatnonzero(np.isin(self.types, numbers))
+        indptr = np.searchsorted(kept, self.indptr).astype(self.indptr.dtype)
+        weights = None if self.weights is None else self.weights[kept]
+        return SortedEdges(indptr, self.targets[kept], weights)
 
     def adjacency(self) -> sp.csr_array:
         """Return (N, N) sorted float32 CSR without self-loops, repeats merged.

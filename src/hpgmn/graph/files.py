@@ -9,14 +9,16 @@ edges are stored sorted, as an adjacency matrix.
 | ``edge_index`` | (2, E) integers; row 0 sources, row 1 targets |
 | or ``edges_indptr`` (N + 1), ``edges_indices`` (E) | CSR; targets ascend for each source |
 | ``edges_data``, ``edges_places`` (E) | optional: weights; the position of each edge as listed |
+| ``edges_types`` (E) | optional: numbers of edge types |
 | ``directed`` | false: edges are undirected, listed once or twice |
 | ``y`` | (N,) integers: class, -1 unknown; or floats: target, NaN unknown; optional |
 | ``train_mask``, ``val_mask``, ``test_mask`` | (N, S) booleans, one column for each split |
 | ``<family>_train_mask``, … | a further family of splits, such as ``geom`` |
-| ``edge_weight``, ``node_ids``, ``class_names``, ``feature_names`` | optional, as in ``Graph`` |
+| ``edge_weight``, ``edge_type``, ``edge_type_names`` | optional, as in ``Graph`` |
+| ``node_ids``, ``class_names``, ``feature_names`` | optional, as in ``Graph`` |
+| ``preparation`` | how node tables became ``x``: the bytes of a JSON object; optional |
+| ``name`` | the graph's name; without it that of the file or folder (without ``.graph``) |
 | ``format`` | the version of this list of arrays; optional |
-
-The name of a graph is that of its file or folder (without ``.graph``).
 """
 
 from __future__ import annotations
@@ -42,7 +44,14 @@ from hpgmn.base.files import (
     with_checksum,
     write_error,
 )
-from hpgmn.base.parsing import TooLargeError, read_archive, read_array, read_json, require_file
+from hpgmn.base.parsing import (
+    TooLargeError,
+    parse_json,
+    read_archive,
+    read_array,
+    read_json,
+    require_file,
+)
 from hpgmn.graph.edges import Array, SortedEdges
 from hpgmn.graph.graph import PARTS, Graph, Splits
 
@@ -50,14 +59,16 @@ logger = logging.getLogger(__name__)
 
 _NUMBERS, _INTEGERS = ("biuf", "numbers"), ("iu", "integers")
 _BOOLEANS, _TEXT = ("b", "booleans"), ("U", "text")
+_NAMES = ("node_ids", "class_names", "feature_names", "edge_type_names")
 _CSR = ("x_indptr", "x_indices", "x_data", "x_shape")
-_EDGES = ("edges_indptr", "edges_indices", "edges_data", "edges_places")
+_EDGES = ("edges_indptr", "edges_indices", "edges_data", "edges_places", "edges_types")
 # The NumPy kinds that each array may have, and their name in messages.
 _KINDS = {
     **dict.fromkeys(("x", "x_data", "edges_data", "edge_weight", "y"), _NUMBERS),
-    **dict.fromkeys((*_CSR[:2], "x_shape", *_EDGES[:2], "edges_places"), _INTEGERS),
-    **dict.fromkeys(("edge_index", "format"), _INTEGERS),
-    **dict.fromkeys(("node_ids", "class_names", "feature_names"), _TEXT),
+    **dict.fromkeys((*_CSR[:2], "x_shape", *_EDGES[:2], *_EDGES[3:]), _INTEGERS),
+    **dict.fromkeys(("edge_index", "edge_type", "format"), _INTEGERS),
+    **dict.fromkeys((*_NAMES, "name"), _TEXT),
+    "preparation": ("u", "the bytes of a JSON object"),
     "directed": _BOOLEANS,
 }
 _MASK = re.compile(r"(?:(?P<family>.+)_)?(?P<part>train|val|test)_mask")
@@ -104,39 +115,49 @@ def read_graph(path: str | Path, name: str | None = None) -> Graph:
         names = [f"{family}_{part}_mask" for part in PARTS]
         _require(path, arrays, *names)
         families[family] = Splits(*(arrays[name] for name in names))
-    optional = ("y", "edge_weight", "node_ids", "class_names", "feature_names")
+    optional = ("y", "edge_weight", "edge_type", *_NAMES)
     masks = [f"{part}_mask" for part in PARTS]
+    if name is None:
+        name = str(arrays["name"]) if "name" in arrays else graph_name(path)
+    preparation = _preparation(path, arrays)
     try:
-        return Graph(
+        graph = Graph(
             x,
             edges,
             directed=bool(directed.item()),
-            name=graph_name(path) if name is None else name,
+            name=name,
             alternative_splits=families,
             **{key: arrays.get(key) for key in (*optional, *masks)},
         )
+        graph.preparation = preparation
+        return graph
     except GraphError as error:
         if str(path) in str(error):
             raise
         raise error.prefixed(f"{_describe_path(path)} is not valid: ") from None
 
 
-def write_graph(graph: Graph, path: str | Path) -> None:
+def write_graph(graph: Graph, path: str | Path, *, as_copy: bool = False) -> None:
     """Write a graph atomically; :func:`read_graph` returns exactly the same graph.
 
     A path that ends in ``.npz`` is a file, any other a folder. Missing parent folders are made; an
     existing graph is replaced.
+
+    Args:
+        as_copy: keep the graph's name, instead of that of the file, and do not compress it.
     """
     path = Path(path)
     _refuse_other_files(path)
     arrays = _arrays(graph, in_folder=path.suffix != ".npz")
+    if as_copy:
+        arrays["name"] = np.asarray(graph.name)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise write_error(path, error) from None
     if path.suffix == ".npz":
         with atomic_write(path) as draft:
-            save: Any = np.savez_compressed  # its keywords are the arrays' names
+            save: Any = np.savez if as_copy else np.savez_compressed  # keywords: arrays' names
             save(draft, **arrays)
         return
     with atomic_folder(path) as draft:
@@ -208,14 +229,18 @@ def _arrays(graph: Graph, *, in_folder: bool) -> dict[str, Array]:
         "node_ids": graph.node_ids,
         "feature_names": graph.feature_names,
     }
+    if graph.preparation is not None:
+        arrays["preparation"] = np.frombuffer(json.dumps(graph.preparation).encode(), np.uint8)
     if in_folder:
         edges = graph.sorted_edges
-        parts = (edges.indptr, edges.targets, edges.weights, edges.places)
+        parts = (edges.indptr, edges.targets, edges.weights, edges.places, edges.types)
         arrays |= zip(_EDGES, parts, strict=True)
     else:
         integer = np.int32 if graph.num_nodes <= np.iinfo(np.int32).max else np.int64
         arrays["edge_index"] = graph.edge_index.astype(integer)
-        arrays["edge_weight"] = graph.edge_weight
+        arrays["edge_weight"], arrays["edge_type"] = graph.edge_weight, graph.edge_type
+    if graph.edge_type_names:
+        arrays["edge_type_names"] = np.asarray(graph.edge_type_names, dtype=np.str_)
     x: Any = graph.x
     if sp.issparse(x):
         shape = np.asarray(x.shape, np.int64)
@@ -228,6 +253,18 @@ def _arrays(graph: Graph, *, in_folder: bool) -> dict[str, Array]:
     for prefix, splits in families.items():
         arrays |= {f"{prefix}{part}_mask": getattr(splits, part) for part in PARTS}
     return {name: array for name, array in arrays.items() if array is not None}
+
+
+def graph_size(graph: Graph) -> int:
+    """Return about how many bytes a graph file takes before compression."""
+    x: Any = graph.x
+    arrays = [x.data, x.indices, x.indptr] if sp.issparse(x) else [x]
+    if graph.splits is not None:
+        arrays += [getattr(graph.splits, part) for part in PARTS]
+    if graph.node_ids is not None:
+        arrays.append(graph.node_ids)
+    edges = (12 if graph.is_weighted else 8) * graph.num_listed_edges
+    return int(edges + graph.y.nbytes + sum(array.nbytes for array in arrays))
 
 
 def _describe_path(path: Path) -> str:
@@ -331,6 +368,19 @@ def _attributes(path: Path, arrays: dict[str, Array]) -> Any:
     return sp.csr_array(parts, shape=(rows, columns))
 
 
+def _preparation(path: Path, arrays: dict[str, Array]) -> dict[str, Any] | None:
+    """Return how tables became attributes, in plain values."""
+    if "preparation" not in arrays:
+        return None
+    try:
+        content = parse_json(arrays["preparation"].astype(np.uint8).tobytes())
+    except ValueError as error:
+        raise _fault(path, f"array 'preparation' is not JSON ({error})", _WRITE_AGAIN) from None
+    if not isinstance(content, dict) or not isinstance(content.get("roles"), dict):
+        raise _fault(path, "array 'preparation' is not a table's preparation", _WRITE_AGAIN)
+    return content
+
+
 def _edges(path: Path, arrays: dict[str, Array], num_nodes: int) -> Array | SortedEdges:
     """Return the edges, as listed or sorted."""
     stored = [name for name in _EDGES if name in arrays]
@@ -340,11 +390,13 @@ def _edges(path: Path, arrays: dict[str, Array], num_nodes: int) -> Array | Sort
             raise _fault(path, f"it holds both 'edge_index' and '{stored[0]}'", "Keep one form")
         return arrays["edge_index"]
     _require(path, arrays, *_EDGES[:2])
-    if "edge_weight" in arrays:
-        raise _fault(path, "it holds 'edge_weight' beside 'edges_indices'", "Use 'edges_data'")
+    for name, sorted_name in (("edge_weight", _EDGES[2]), ("edge_type", _EDGES[4])):
+        if name in arrays:
+            fault = f"it holds '{name}' beside 'edges_indices'"
+            raise _fault(path, fault, f"Use '{sorted_name}'")
     _check_csr(path, arrays, _EDGES, num_nodes, num_nodes, "nodes")
     indptr, indices = (_wide(arrays[name]) for name in _EDGES[:2])
-    weights, places = (arrays.get(name) for name in _EDGES[2:])
+    weights, places, types = (arrays.get(name) for name in _EDGES[2:])
     starts = np.zeros(indices.size + 1, bool)
     starts[indptr] = True
     if ((indices[1:] < indices[:-1]) & ~starts[1:-1]).any():
@@ -355,7 +407,7 @@ def _edges(path: Path, arrays: dict[str, Array], num_nodes: int) -> Array | Sort
         if not _is_permutation(places):
             raise _fault(path, "'edges_places' must name every edge once", _WRITE_AGAIN)
         places = _wide(places)
-    return SortedEdges(indptr, indices, weights, places)
+    return SortedEdges(indptr, indices, weights, places, types)
 
 
 def _check_csr(

@@ -85,6 +85,9 @@ class Graph:
         y: (N,) class of each node, an integer, -1 where unknown; or its target, a float, NaN where
             unknown. None: all unknown.
         edge_weight: (E,) positive weights; weights of repeated edges are added.
+        edge_type: (E,) the number of each edge's type. Of more than eight types the rarer ones
+            become one, "other". Edges between two nodes may be of several types.
+        edge_type_names: the names of the types; None: numbers are used.
         directed: False: edges are undirected, listed once or twice.
         train_mask: (N,) or (N, S) boolean; the same for ``val_mask`` and ``test_mask``.
         val_mask: see ``train_mask``.
@@ -107,6 +110,8 @@ class Graph:
         y: Any = None,
         *,
         edge_weight: Any = None,
+        edge_type: Any = None,
+        edge_type_names: Sequence[str] | Array | None = None,
         directed: bool = True,
         train_mask: Any = None,
         val_mask: Any = None,
@@ -123,10 +128,15 @@ class Graph:
         self.x: Attributes = validation.attributes(x)
         self.num_nodes, self.num_features = (int(size) for size in self.x.shape)
         if isinstance(edge_index, SortedEdges):
-            self.sorted_edges = validation.sorted_edges(edge_index, self.num_nodes, edge_weight)
+            edges = validation.sorted_edges(edge_index, self.num_nodes, edge_weight, edge_type)
+            types, names = validation.types(edges.types, edge_type_names, len(edges))
+            self.sorted_edges = replace(edges, types=types)
         else:
             self.edge_index = validation.edges(edge_index, self.num_nodes)
-            self.edge_weight = validation.weights(edge_weight, self.edge_index.shape[1])
+            num_edges = self.edge_index.shape[1]
+            self.edge_weight = validation.weights(edge_weight, num_edges)
+            self.edge_type, names = validation.types(edge_type, edge_type_names, num_edges)
+        self.edge_type_names: tuple[str, ...] = names
         self.y: Array = validation.labels(y, self.num_nodes)
         self.class_names = validation.class_names(class_names, self.y)
         self.node_ids = validation.names("node_ids", node_ids, self.num_nodes)
@@ -178,8 +188,8 @@ class Graph:
             network: a ``networkx`` Graph, DiGraph, MultiGraph or MultiDiGraph.
             prepare: False: attributes stay as they are and must be numbers.
             name: the graph's name; None: the network's name.
-            **columns: ``label``, ``split``, ``weight``, ``attributes``, ``drop`` and so on; see
-                :class:`hpgmn.tables.columns.Columns`.
+            **columns: ``label``, ``split``, ``weight``, ``edge_type``, ``attributes``, ``drop`` and
+                so on; see :class:`hpgmn.tables.columns.Columns`.
         """
         from hpgmn.graph.conversion import from_networkx
 
@@ -216,8 +226,8 @@ class Graph:
                 nodes. New nodes follow the others and are in no part of its splits.
             name: the graph's name.
             **columns: ``id``, ``label``, ``split``, ``source``, ``target``, ``weight``,
-                ``attributes``, ``drop``, ``categories``, ``split_by``, ``drop_unknown_edges`` and
-                ``directed``; see :class:`hpgmn.tables.columns.Columns`.
+                ``edge_type``, ``attributes``, ``drop``, ``categories``, ``split_by``,
+                ``drop_unknown_edges`` and ``directed``; see :class:`hpgmn.tables.columns.Columns`.
 
         >>> from hpgmn import from_tables
         >>> people = {"id": ["ann", "bob", "cat"], "age": [41, 35, 28], "label": ["a", "b", None]}
@@ -282,9 +292,14 @@ class Graph:
         return self.sorted_edges.edge_weight()
 
     @cached_property
+    def edge_type(self) -> Array | None:
+        """(E,) numbers of the types of the edges as listed, or None."""
+        return self.sorted_edges.edge_type()
+
+    @cached_property
     def sorted_edges(self) -> SortedEdges:
         """The edges as listed, in the order of source and target."""
-        return SortedEdges.of(self.edge_index, self.num_nodes, self.edge_weight)
+        return SortedEdges.of(self.edge_index, self.num_nodes, self.edge_weight, self.edge_type)
 
     @property
     def _sorted(self) -> SortedEdges | None:
@@ -309,19 +324,30 @@ class Graph:
     @cached_property
     def _merged(self) -> sp.csr_array:
         """Out-edges without self-loops, repeats merged (weights added, else counted once)."""
+        return self._merge(None)
+
+    def _merge(self, edge_types: Sequence[int] | None) -> sp.csr_array:
         edges = self._sorted
         if edges is None:  # not cached: the graph keeps the edges as they were passed
-            edges = SortedEdges.of(self.edge_index, self.num_nodes, self.edge_weight, listed=False)
-        matrix = edges.adjacency()
+            parts = (self.edge_index, self.num_nodes, self.edge_weight, self.edge_type)
+            edges = SortedEdges.of(*parts, listed=False)
+        matrix = (edges if edge_types is None else edges.of_types(edge_types)).adjacency()
         return matrix if self.directed else sorted_csr(matrix.maximum(matrix.T).tocsr())
 
-    def adjacency(self, neighbors: str) -> sp.csr_array:
+    def adjacency(
+        self, neighbors: str, edge_type: int | Sequence[int] | None = None
+    ) -> sp.csr_array:
         """Return the (N, N) float32 CSR matrix whose row v lists the neighbours of v.
 
         Indices are sorted, without self-loops and repeats. ``neighbors`` is "out", "in" or
-        "undirected" (the union of both; weights are added).
+        "undirected" (the union of both; weights are added). With ``edge_type`` only edges of that
+        type or types count.
         """
-        merged = self._merged
+        types = None if edge_type is None else np.atleast_1d(edge_type).tolist()
+        if not set(types or ()) <= set(range(len(self.edge_type_names))):
+            count = count_noun(len(self.edge_type_names), "edge type")
+            raise GraphError(f"Graph '{self.name}' has {count} (got number {edge_type}).")
+        merged = self._merged if types is None else self._merge(types)
         if neighbors == "out" or (not self.directed and neighbors in NEIGHBORS[:3]):
             return merged
         if neighbors == "in":
@@ -350,7 +376,8 @@ class Graph:
         result = hashlib.sha256()
         x: Any = self.x
         sparse = (np.asarray(x.shape), x.indptr, x.indices, x.data) if sp.issparse(x) else (x,)
-        parts = (np.asarray([self.directed]), *sparse, self.edge_weight, self.node_ids)
+        types = (self.edge_type, np.asarray(self.edge_type_names)) if self.edge_type_names else ()
+        parts = (np.asarray([self.directed]), *sparse, self.edge_weight, self.node_ids, *types)
         result.update(f"{np.dtype(np.int64)}{(2, self.num_listed_edges)}".encode())
         for ends in [self.edge_index] if self._sorted is None else self._sorted.listed():
             result.update(ends.data)

@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import scipy.sparse as sp
 
+from hpgmn.base.edge_types import merge_rare_types
 from hpgmn.base.errors import GraphError
 from hpgmn.base.tasks import is_known
 from hpgmn.graph.edges import Array, SortedEdges, sorted_csr
@@ -153,16 +154,19 @@ def edges(edge_index: Any, num_nodes: int) -> Array:
     return np.ascontiguousarray(array, dtype=np.int64)
 
 
-def sorted_edges(edges: SortedEdges, num_nodes: int, edge_weight: Any) -> SortedEdges:
+def sorted_edges(
+    edges: SortedEdges, num_nodes: int, edge_weight: Any, edge_type: Any = None
+) -> SortedEdges:
     """Return sorted edges of that many nodes, whose weights are valid."""
     if edges.num_nodes != num_nodes:
         raise GraphError(
             f"x has {num_nodes} nodes, but the sorted edges {edges.num_nodes}.",
             "Pass both of one graph",
         )
-    if edge_weight is not None:
+    if edge_weight is not None or edge_type is not None:
+        noun, name = ("types", "edge_type") if edge_weight is None else ("weights", "edge_weight")
         raise GraphError(
-            "Sorted edges hold their own weights.", "Pass the weights with them, not as edge_weight"
+            f"Sorted edges hold their own {noun}.", f"Pass the {noun} with them, not as {name}"
         )
     weights(edges.weights, len(edges))
     return edges
@@ -192,6 +196,35 @@ def weights(edge_weight: Any, num_edges: int) -> Array | None:
             "Divide all weights by the largest one",
         )
     return array
+
+
+def types(
+    edge_type: Any, type_names: Sequence[str] | Array | None, num_edges: int
+) -> tuple[Array | None, tuple[str, ...]]:
+    """Return (E,) numbers of at most eight types and their names; None without types."""
+    if edge_type is None:
+        if type_names is not None and len(type_names):
+            raise GraphError("edge_type_names is given without edge_type.", "Pass it too")
+        return None, ()
+    array = _numeric("edge_type", edge_type).reshape(-1)
+    if array.shape[0] != num_edges:
+        raise GraphError(
+            f"edge_type must have one number per edge, {num_edges} (got {array.shape[0]})."
+        )
+    numbering = "Number the types 0, 1, 2, … (numpy.unique with return_inverse does)"
+    wrong = _first_fraction(array)
+    if wrong is None and array.min(initial=0) < 0:
+        wrong = int(array.argmin())
+    if wrong is not None:
+        raise GraphError(
+            f"edge_type must hold integers from 0 (got {array[wrong]} at edge {wrong}).", numbering
+        )
+    array = array.astype(np.int64)
+    present = int(array.max(initial=-1)) + 1
+    if present > max(1000, num_edges):
+        raise GraphError(f"edge_type holds {present - 1} among {num_edges} edges.", numbering)
+    names = _distinct_names("edge_type_names", type_names, present, "type", "edge_type has types")
+    return merge_rare_types(array, names)
 
 
 def labels(y: Any, num_nodes: int) -> Array:
@@ -242,20 +275,28 @@ def class_names(names: Sequence[str] | Array | None, y: Array) -> tuple[str, ...
                 "Pass integers for classes, or no names",
             )
         return ()
-    present = int(y.max(initial=-1)) + 1
+    return _distinct_names(
+        "class_names", names, int(y.max(initial=-1)) + 1, "class", "y has classes"
+    )
+
+
+def _distinct_names(
+    what: str, names: Sequence[str] | Array | None, present: int, noun: str, numbers: str
+) -> tuple[str, ...]:
+    """Return distinct names for at least ``present`` numbers, the numbers themselves by default."""
     if names is None:
         return tuple(str(number) for number in range(present))
-    texts = tuple(_text_array("class_names", names).tolist())
-    _refuse_nul("class_names", texts)
+    texts = tuple(_text_array(what, names).tolist())
+    _refuse_nul(what, texts)
     if len(texts) < present:
         raise GraphError(
-            f"class_names must name every class: it has {len(texts)} names, but y has classes up "
-            f"to {present - 1}.",
+            f"{what} must name every {noun}: it has {len(texts)} names, but {numbers} "
+            f"up to {present - 1}.",
             "Add names",
         )
     if len(set(texts)) != len(texts):
         repeated = Counter(texts).most_common(1)[0][0]
-        raise GraphError(f"class_names must be distinct; '{repeated}' repeats.", "Rename one")
+        raise GraphError(f"{what} must be distinct; '{repeated}' repeats.", "Rename one")
     return texts
 
 

@@ -40,7 +40,7 @@ def reliability_diagram(bins: Sequence[Mapping[str, Any]], prefix: str) -> str:
         np.array([float(row[key]) for row in bins])
         for key in ("low", "high", "count", "confidence", "accuracy")
     )
-    with drawing(4.4, 3.6, prefix, (0.75, 0.12, 0.5, 0.3)) as figure:
+    with drawing(4.4, 3.6, prefix, (0.75, 0.22, 0.5, 0.3)) as figure:
         above, below = figure.subplots(
             2, 1, sharex=True, height_ratios=[3, 1], gridspec_kw={"hspace": 0.12}
         )
@@ -185,6 +185,8 @@ def pattern_heatmap(
         marks: remarks such as "unused", by pattern number.
         num_patterns: including those not shown.
     """
+    from matplotlib.ticker import MaxNLocator
+
     shares, labels = _class_profiles(patterns, classes)
     attention = np.array([float(pattern["attention"]) for pattern in patterns])
     numbers = [int(pattern["number"]) for pattern in patterns]
@@ -218,6 +220,7 @@ def pattern_heatmap(
         right.axvline(1 / num_patterns, color=VALIDATION, ls="--", lw=1.2, label="even share")
         right.legend(loc="lower left", bbox_to_anchor=(0, 1), borderaxespad=0.2)
         right.set(xlabel="share of attention", yticks=[])
+        right.xaxis.set_major_locator(MaxNLocator(3))  # "0.0025%" has room for no more
         percent_axis(right, "x")
         left.grid(False)
         left.spines[:].set_visible(False)
@@ -278,10 +281,13 @@ def memory_map(
         (short(names[label]), classes == label, COLOURS[at]) for at, label in enumerate(single)
     ]
     if len(single) < len(frequent):
-        rest = f"{len(frequent) - len(single)} other classes"
-        groups.append((rest, ~np.isin(classes, single), QUIET))
+        others = f"{len(frequent) - len(single)} other classes"
+        groups.append((others, ~np.isin(classes, single), QUIET))
     numbered = np.isin(np.arange(len(patterns)), used[:MOST_NUMBERED])
-    with drawing(7.4, 5.0, prefix, (0.7, 2.5, 0.5, 0.1)) as figure:
+    rest = "unused or redundant" + ", or less used" * (len(used) > MOST_NUMBERED)
+    entries = [label for label, _, _ in groups] + [rest] * (not numbered.all())
+    margin = 0.6 + 0.9 * _LETTER * max(len(label) for label in entries)
+    with drawing(4.9 + margin, 4.6, prefix, (0.7, margin, 0.5, 0.1)) as figure:
         axes = figure.add_subplot()
         for (label, chosen, colour), marker in zip(groups, _MARKERS, strict=False):
             axes.plot(
@@ -295,8 +301,7 @@ def memory_map(
                 label=label,
             )
         if not numbered.all():
-            label = "unused or redundant" + ", or less used" * (len(used) > MOST_NUMBERED)
-            axes.plot(*patterns[~numbered].T, "x", ms=5, color=QUIET, label=label)
+            axes.plot(*patterns[~numbered].T, "x", ms=5, color=QUIET, label=rest)
         axes.plot(*patterns[numbered].T, "o", ms=13, mfc="white", mec=INK, mew=1.2, label="pattern")
         for number in np.flatnonzero(numbered).tolist():
             x, y = patterns[number]

@@ -37,7 +37,7 @@ from hpgmn.report.reproduction import reproduction
 
 MOST_ERRORS = 15
 """Rows in the list of the most frequent errors."""
-MOST_PATTERNS = 60
+MOST_PATTERNS = 24
 """Patterns beyond which the heatmap shows the most used only."""
 MOST_BARS = 16
 """Classes beyond which the bars show those with the most sampled nodes only."""
@@ -70,12 +70,10 @@ def render_report(data: ReportData) -> str:
         summary = dict(mapping(data.metrics.get("graph_summary")))
         summary.pop("class_names", None)
         bodies = {
-            "warnings": sections.warnings([warnings] if isinstance(warnings, str) else warnings),
             "graph": sections.graph(facts(summary)),
             "scores": sections.scores(**_scores(data)),
             "curves": sections.curves(_curves(data), data.explained_member),
-            "confusion": sections.confusion(**_confusion(data)),
-            "classes": sections.classes(**_class_scores(data)),
+            "classes": sections.classes(**_class_scores(data), **_confusion(data)),
         }
         if calibration := mapping(data.metrics.get("calibration")):
             bodies["calibration"] = sections.calibration(**_calibration(data, calibration))
@@ -94,10 +92,12 @@ def render_report(data: ReportData) -> str:
         elif data.understanding:
             bodies |= _model_sections(sections, data)
     with _report_invalid("explorer"):
-        if data.explorer and data.explorer["nodes"]:
+        if data.has_explorer:
             bodies["explorer"] = sections.explorer(
                 member=data.explained_member, **_explorer(data.explorer)
             )
+        if data.ranked.get("rows"):
+            bodies["ranked"] = sections.ranked(data.ranked, _reasons(data), data.has_explorer)
     with _report_invalid("config"):
         settings = data.config["settings"].items()
         rows = [(str(name), format_setting(value)) for name, value in settings]
@@ -105,13 +105,13 @@ def render_report(data: ReportData) -> str:
             bodies["settings"] = sections.settings(data.config["model"], rows)
         bodies["repeat"] = sections.repeat(*reproduction(data))
     return render_page(
-        "report.html.j2",
         title=f"{data.metrics['model']} on {data.metrics['graph']}",
         titles={key: title for key, title in sections.titles.items() if key in bodies},
         bodies=bodies,
-        script=resource("explorer.js") if "explorer" in bodies else "",
+        script=resource("contents.js") + resource("explorer.js") if data.has_explorer else "",
         version=data.metrics.get("version") or "",
         created=data.metrics.get("created"),
+        warnings=[warnings] if isinstance(warnings, str) else warnings,
         num_runs=data.num_runs,
         **headline,
     )
@@ -258,10 +258,9 @@ def _confusion(data: ReportData) -> dict[str, Any]:
             if wrong[true, predicted]
         ]
     return {
-        "num_runs": data.num_runs,
         "num_merged": len(classes) - plots.MOST_CLASSES + 1,
         "figure": plots.confusion_matrix(counts, classes, "confusion") if counts.any() else None,
-        "classes": list(classes),
+        "names": list(classes),
         "counts": [[name, *row] for name, row in zip(classes, counts.tolist(), strict=True)],
         "errors": errors,
     }
@@ -350,7 +349,7 @@ def _model_sections(sections: Any, data: ReportData) -> dict[str, Any]:
     }
     if content["label_next"]:
         note = " ".join(label_notes)
-        bodies["label-next"] = sections.label_next(content["label_next"], note)
+        bodies["label-next"] = sections.label_next(content["label_next"], note, data.has_explorer)
     return bodies
 
 
@@ -451,3 +450,21 @@ def _explorer(content: Mapping[str, Any]) -> dict[str, Any]:
         "num_weighed": sum("support" in node for node in nodes),
         "examples": [(content["ids"][n], reason) for n, reason in reasons.items()],
     }
+
+
+def _reasons(data: ReportData) -> dict[str, str]:
+    """Return what speaks most for the class that a node is ranked by, where it is explained."""
+    content = data.explorer
+    if not data.has_explorer or not content.get("statistics"):
+        return {}
+    rows, reasons = dict(zip(content["ids"], content["nodes"], strict=False)), {}
+    for ranked in data.ranked["rows"]:
+        node = rows.get(ranked["node"])
+        if node is None or "shares" not in node:
+            continue
+        # Shares are for the predicted class; of two classes the other one gets the opposite.
+        predicted = content["classes"][node["prediction"]]
+        shares = np.array(node["shares"]) * (1 if predicted == ranked["class"] else -1)
+        _, words = content["statistics"][int(shares.argmax())]
+        reasons[ranked["node"]] = f"{words} ({shares.max():+.2f})"
+    return reasons

@@ -131,7 +131,7 @@ def run_scores(scores: Array, splits: Sequence[object], metric: str, prefix: str
         scores: NaN where a run has none; at least one is finite.
     """
     labels = [short(split, 6) for split in splits]
-    width = min(max(4.6, 1.4 + 0.5 * len(labels)), 8.4)
+    width = min(max(4.0, 1.4 + 0.5 * len(labels)), 8.4)
     with drawing(width, 2.9, prefix, (0.85, 0.15, 0.5, 0.3)) as figure:
         axes = figure.add_subplot()
         axes.set(xlabel="split", ylabel=f"test {metric}")
@@ -367,11 +367,9 @@ def legend(axes: Axes) -> None:
 
 
 def percent_axis(axes: Axes, which: str = "y") -> None:
-    """Format an axis of shares in percent."""
-    from matplotlib.ticker import PercentFormatter
-
+    """Format an axis of shares in percent, without digits that say nothing."""
     axis = axes.yaxis if which == "y" else axes.xaxis
-    axis.set_major_formatter(PercentFormatter(xmax=1))
+    axis.set_major_formatter(lambda share, _: f"{100 * share:.6g}%")
 
 
 def inline_svg(figure: Figure, prefix: str, alt: str) -> Markup:

@@ -54,6 +54,7 @@ class ReportData:
         audit: the content of ``audit.json``; empty if not recorded.
         understanding: the content of ``understanding.json``; empty if not recorded.
         explorer: the content of ``explorer.json``; empty if not recorded.
+        ranked: nodes by the probability of a class, most probable first, and what they are of.
     """
 
     config: Mapping[str, Any]
@@ -64,6 +65,12 @@ class ReportData:
     audit: Mapping[str, Any] = field(default_factory=dict)
     understanding: Mapping[str, Any] = field(default_factory=dict)
     explorer: Mapping[str, Any] = field(default_factory=dict)
+    ranked: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def has_explorer(self) -> bool:
+        """Whether nodes can be looked up on the page."""
+        return bool(self.explorer and self.explorer["nodes"])
 
     @property
     def explained_member(self) -> str | None:
@@ -135,8 +142,8 @@ def _finalize(value: Any) -> Any:
     return value if hasattr(value, "__html__") else printable(value)
 
 
-def render_page(template: str, *, title: str, script: str = "", **context: Any) -> str:
-    """Render a template that extends ``base.html.j2``, with at most one inline script."""
+def render_page(*, script: str = "", **context: Any) -> str:
+    """Render ``report.html.j2``, with at most one inline script."""
     from markupsafe import Markup
 
     policy = "default-src 'none'; style-src 'unsafe-inline'"
@@ -145,9 +152,8 @@ def render_page(template: str, *, title: str, script: str = "", **context: Any) 
         policy += f"; script-src 'sha256-{digest}'"
     return (
         environment()
-        .get_template(template)
+        .get_template("report.html.j2")
         .render(
-            title=title,
             styles=resource("style.css"),
             policy=Markup(policy),  # nosec B704
             script=Markup(script),  # nosec B704

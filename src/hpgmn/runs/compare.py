@@ -18,12 +18,12 @@ from hpgmn.base.files import LOCK_FILE, is_draft, lock_folder, remove_stale_draf
 from hpgmn.base.settings import settings_names
 from hpgmn.evaluation.scores import Difference, paired_difference
 from hpgmn.graph import Graph
-from hpgmn.graph.files import write_graph
 from hpgmn.models import MODELS, find_model
 from hpgmn.runs.fit import Monitor, ProgressCallback, make_monitor
 from hpgmn.runs.folder import (
     COMPARISON_FILE,
     CONTINUE,
+    GRAPH_FILE,
     METRICS_FILE,
     OTHER_FOLDER,
     REPLACE,
@@ -40,7 +40,7 @@ from hpgmn.runs.train import (
     Job,
     default_folder,
     folder_name,
-    graph_file,
+    keeps_graph,
     open_graph,
     read_options,
     refuse_engine,
@@ -135,6 +135,7 @@ def compare(
     resume: bool = False,
     overwrite: bool = False,
     report: bool = True,
+    keep_graph: bool | None = None,
     engine: Engine | None = None,
     progress: ProgressCallback | None = None,
     notify: Callable[[str], None] | None = None,
@@ -173,14 +174,14 @@ def compare(
         source, loaded, is_in_memory = open_graph(graph, options, columns, engine, monitor)
         remarks = choose_metric(loaded, source, options)
         folder = Path(out) if out is not None else default_folder(loaded.name, "comparison")
-        if is_in_memory:
-            source = str(graph_file(folder, loaded))
+        keeps = keeps_graph(loaded, None if is_in_memory else source, keep_graph, monitor.note)
         checks = []
         for name in names:
             try:
                 selection = ensemble_selection(time_limit) if name == ENSEMBLE else {}
                 values = {**options, "model": name, "selection": selection}
-                spec = make_spec(loaded, source, values, by_model[name])
+                path = folder / folder_name(name) / GRAPH_FILE if is_in_memory else source
+                spec = make_spec(loaded, str(path), values, by_model[name])
                 refuse_engine(spec, engine)
                 checks.append((spec, check_run(spec, loaded)))
             except SettingError as error:
@@ -191,13 +192,11 @@ def compare(
             logger.warning(line)
         earlier = tuple(records)
         jobs = [
-            Job(spec, loaded, folder / folder_name(spec.model), checked, earlier)
+            Job(spec, loaded, folder / folder_name(spec.model), checked, earlier, keeps)
             for spec, checked in checks
         ]
         with lock_folder(folder), interruptible(folder, monitor.notify):
             _check_folder(folder, resume=resume, overwrite=overwrite)
-            if is_in_memory:
-                write_graph(loaded, Path(source))
             flags = {"resume": resume, "overwrite": overwrite}
             return _train_all(jobs, folder, monitor, report, engine, **flags)
 
@@ -270,6 +269,7 @@ def _train_unfinished(
             try:
                 stack.enter_context(lock_folder(job.folder))
                 prepare_folder(job.folder, job.spec, resume=resume, overwrite=overwrite)
+                job.store_graph()
             except HPGMNError as error:
                 failed[job.folder] = error.with_traceback(None)
                 continue

@@ -36,13 +36,14 @@ METRICS_FILE, HISTORY_FILE = "metrics.json", "history.jsonl"
 PREDICTIONS_FILE, LOG_FILE, STATE_FOLDER = "predictions.parquet", "log.txt", "state"
 REPORT_FILE, EXPLORER_FILE = "report.html", "explorer.json"
 AUDIT_FILE, UNDERSTANDING_FILE = "audit.json", "understanding.json"
-COMPARISON_FILE = "comparison.json"
+COMPARISON_FILE, GRAPH_FILE = "comparison.json", "graph.npz"
 BACKUP_FOLDER = ".replaced"
 """The folder inside a run folder that holds the finished run until its replacement is finished."""
 
 RESULT_FILES = (
     *(REPORT_FILE, MODEL_FILE, ENSEMBLE_FILE, PREDICTIONS_FILE, HISTORY_FILE, LOG_FILE),
-    *(EXPLORER_FILE, AUDIT_FILE, UNDERSTANDING_FILE, "portfolio.json"),  # the last before 0.3
+    *(EXPLORER_FILE, AUDIT_FILE, UNDERSTANDING_FILE, GRAPH_FILE),
+    "portfolio.json",  # before 0.3
 )
 """What a run writes beside its metrics, which mark it as finished, its config, which marks the
 folder as a run's, and the folder of an ensemble's members."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -52,6 +52,8 @@ _METRICS = ("model", "graph", "splits", "seeds", "metric", "test_score_mean", "t
 _EXPLORER = ("split", "seeds", "num_nodes", "classes", "ids", "counts_as", "is_known", "nodes")
 _CLASS_COLUMN = "probability_"
 
+MOST_RANKED = 50
+"""Nodes in the ranked list."""
 LARGEST_AUDIT = 5_000_000
 """Nodes and edges together up to which a run audits its graph: a matter of seconds."""
 LARGEST_OVERVIEW = 500_000
@@ -114,8 +116,13 @@ def explain_training(
     graph: Graph,
     model: Predictor,
     progress: Callable[[str], None] = lambda step: None,
+    ranked: Sequence[str] = (),
 ) -> Explanations:
-    """Audit the graph and explain the models of the first split, which are opened once."""
+    """Audit the graph and explain the models of the first split, which are opened once.
+
+    Args:
+        ranked: ids of nodes that the explorer lists in any case.
+    """
     from hpgmn.auditing import audit
     from hpgmn.explain.explorer import explorer_data
     from hpgmn.explain.model import model_overview
@@ -152,8 +159,9 @@ def explain_training(
         return Explanations(audited, described)
     progress("Node explorer")
     node_roles = roles(graph.split(split))
+    first = [*ranked, *(row["node"] for row in described.get("label_next", ()))]
     explorer = compute(
-        lambda: explorer_data(replicas, chosen.class_names, node_roles, graph.y),
+        lambda: explorer_data(replicas, chosen.class_names, node_roles, graph.y, first),
         "explain its nodes",
     )
     if "left_out" in explorer:
@@ -201,7 +209,10 @@ def read_report_data(folder: Path) -> ReportData:
             )
     config, path = _read_config(folder / CONFIG_FILE), folder / METRICS_FILE
     metrics = read_metrics(path, _METRICS)
-    classes, confusion = _read_confusion(folder / PREDICTIONS_FILE, _class_names(path, metrics))
+    if not isinstance(metrics["splits"], list) or not metrics["splits"]:
+        raise damaged_file(path, f"must hold 'splits' in a list (got {metrics['splits']!r})")
+    predictions = folder / PREDICTIONS_FILE
+    classes, confusion = _read_confusion(predictions, _class_names(path, metrics))
     recorded = {  # runs of earlier versions lack some of these files
         part: read_object(folder / _FILES[part])
         for part in ("audit", "understanding", "explorer")
@@ -210,7 +221,8 @@ def read_report_data(folder: Path) -> ReportData:
     if "explorer" in recorded:
         require_entries(folder / EXPLORER_FILE, recorded["explorer"], _EXPLORER)
     stages = _read_history(folder / HISTORY_FILE, metrics.get("explained_member"))
-    return ReportData(config, metrics, stages, classes, confusion, **recorded)
+    ranked = rank_nodes(predictions, metrics, classes)
+    return ReportData(config, metrics, stages, classes, confusion, ranked=ranked, **recorded)
 
 
 def _read_config(path: Path) -> dict[str, Any]:
@@ -289,3 +301,51 @@ def _read_confusion(path: Path, classes: list[str] | None) -> tuple[tuple[str, .
                 raise damaged_file(path, fault)
         confusion[index[pair["label"]], index[pair["prediction"]]] = pair["count_all"]
     return tuple(classes), confusion
+
+
+def rank_nodes(path: Path, metrics: Mapping[str, Any], classes: Sequence[str]) -> dict[str, Any]:
+    """Rank the unlabelled nodes of the first split, or else its test nodes: mean over seeds.
+
+    They are ranked by the probability of the positive class, or of the predicted one if the metric
+    has none. Empty for large graphs, which have no explorer either.
+
+    Args:
+        path: ``predictions.parquet`` of the run.
+        metrics: the content of ``metrics.json``.
+    """
+    import pyarrow.compute as pc
+
+    positive, split = metrics.get("positive"), metrics["splits"][0]
+    if number(mapping(metrics.get("graph_summary")).get("num_nodes")) > LARGEST_OVERVIEW:
+        return {}
+    shares = [_CLASS_COLUMN + name for name in ([positive] if positive else classes)]
+    is_known = pc.field("role").isin(["train", "val"])
+    table, _ = read_predictions(
+        path,
+        ["split", "role", "node_id", "label", *shares],
+        (pc.field("split") == split) & ~is_known,
+    )
+    has_label = pc.field("label").is_valid()
+    unlabelled = table.filter(~has_label)
+    table = unlabelled if len(unlabelled) else table.filter(has_label)
+    means = table.group_by(["node_id", "label"], use_threads=False).aggregate(
+        [(name, "mean") for name in shares]
+    )
+    probabilities = np.column_stack([means[f"{name}_mean"].to_numpy() for name in shares])
+    confidence = probabilities.max(axis=1, initial=0)
+    best = np.argsort(-confidence, kind="stable")[:MOST_RANKED]
+    return {
+        "class": positive,
+        "split": split,
+        "num_nodes": len(means),
+        "is_labelled": not len(unlabelled),
+        "rows": [
+            {
+                "node": str(means["node_id"][k]),
+                "label": means["label"][k].as_py(),
+                "class": positive or classes[int(probabilities[k].argmax())],
+                "probability": float(confidence[k]),
+            }
+            for k in best.tolist()
+        ],
+    }

@@ -14,7 +14,13 @@ import numpy as np
 from hpgmn.base.errors import HPGMNError, Remedy, SettingError
 from hpgmn.base.files import atomic_write
 from hpgmn.graph import Array, Graph
-from hpgmn.runs.folder import COMPARISON_FILE, METRICS_FILE, PREDICTIONS_FILE, backup_note
+from hpgmn.runs.folder import (
+    COMPARISON_FILE,
+    GRAPH_FILE,
+    METRICS_FILE,
+    PREDICTIONS_FILE,
+    backup_note,
+)
 from hpgmn.runs.outputs import read_metrics
 from hpgmn.runs.spec import CONFIG_FILE, RunSpec, read_spec
 from hpgmn.training.ensemble import ENSEMBLE, ENSEMBLE_FILE, Predictor, SavedEnsemble
@@ -170,23 +176,28 @@ class Run:
 
     @cached_property
     def graph(self) -> Graph:
-        """The graph that the run was trained on."""
+        """The graph that the run was trained on: its copy in the folder, or else its source."""
         from hpgmn.graph.datasets import load
+        from hpgmn.graph.files import read_graph
 
-        source = self.spec.graph
-        stored = self.folder / Path(source).name  # of a graph in memory, in a folder that was moved
-        if source.endswith(".npz") and not Path(source).exists() and stored.is_file():
-            source = str(stored)
+        source, copy = self.spec.graph, self.folder / GRAPH_FILE
+        remedy = Remedy("Restore it") | "Name the graph"
+        if copy.is_file():
+            remedy |= f"Delete it to read {source} instead"
+        elif source.endswith(".npz") and not Path(source).exists():
+            stored = self.folder / Path(source).name  # a graph in memory, by an earlier version
+            source = str(stored) if stored.is_file() else source
         try:
-            graph = load(source, self.spec.protocol, **self._preparation())
+            if copy.is_file():
+                graph = read_graph(copy)
+            else:
+                graph = load(source, self.spec.protocol, **self._preparation())
         except HPGMNError as error:
-            remedy = error.remedy | "Name the graph" if error.remedy else Remedy("Name the graph")
+            remedy = remedy if error.remedy is None else error.remedy | remedy
             raise type(error)(error.message, remedy) from None
         if graph.fingerprint != self.model.metadata["fingerprint"]:
-            raise HPGMNError(
-                f"{self.spec.graph} is no longer the graph the model was trained on.",
-                Remedy("Restore it") | "Name the graph to use it nevertheless",
-            )
+            place = copy if copy.is_file() else self.spec.graph
+            raise HPGMNError(f"{place} is no longer the graph the model was trained on.", remedy)
         return graph
 
     def _preparation(self) -> dict[str, Any]:

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import datetime
 import logging
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hpgmn.base.errors import Remedy, SettingError
+from hpgmn.base.errors import Remedy, SettingError, format_bytes
 from hpgmn.base.files import lock_folder
 from hpgmn.graph import Graph, Split
 from hpgmn.graph.datasets import DATASETS, load
+from hpgmn.graph.files import graph_size, write_graph
 from hpgmn.models import has_settings_for, is_custom, read_config
 from hpgmn.runs.fit import Monitor, ProgressCallback, make_monitor
 from hpgmn.runs.folder import (
+    GRAPH_FILE,
     LOG_FILE,
+    METRICS_FILE,
+    PREDICTIONS_FILE,
     check_resume,
     finished_run,
     interruptible,
@@ -44,6 +47,9 @@ if TYPE_CHECKING:
     from hpgmn.engines import Engine
 
 logger = logging.getLogger(__name__)
+
+LARGEST_COPY = 1 << 30
+"""Bytes of a graph up to which its run folder keeps a copy unless told otherwise."""
 
 
 def train(
@@ -72,6 +78,7 @@ def train(
     resume: bool = False,
     overwrite: bool = False,
     report: bool = True,
+    keep_graph: bool | None = None,
     engine: Engine | None = None,
     progress: ProgressCallback | None = None,
     notify: Callable[[str], None] | None = None,
@@ -111,6 +118,8 @@ def train(
         resume: continue the interrupted run in ``out``.
         overwrite: replace the run in ``out``.
         report: whether to write ``report.html`` and what it explains.
+        keep_graph: whether the run folder keeps a copy of the graph, so that the run can predict
+            and explain after the graph was moved or changed [if it has at most 1 GiB].
         engine: a cluster to train on; None for this machine.
         progress: called with what is running and its :class:`~hpgmn.training.replicas.Progress`.
         notify: called with remarks about the data and about decisions.
@@ -165,8 +174,9 @@ def train(
         kind = "best" if single else spec.model
         folder = Path(out) if out is not None else default_folder(loaded.name, kind)
         if is_in_memory:
-            spec = replace(spec, graph=str(graph_file(folder, loaded).resolve()))
-        job = Job(spec, loaded, folder, checked, records, is_in_memory)
+            spec = replace(spec, graph=str((folder / GRAPH_FILE).resolve()))
+        keeps = keeps_graph(loaded, None if is_in_memory else spec.graph, keep_graph, monitor.note)
+        job = Job(spec, loaded, folder, checked, records, keeps)
         with lock_folder(folder), interruptible(folder, monitor.notify):
             return job.run(
                 monitor, resume=resume, overwrite=overwrite, report=report, engine=engine
@@ -257,10 +267,21 @@ def folder_name(model: str) -> str:
     return model.replace(":", "-")
 
 
-def graph_file(folder: Path, graph: Graph) -> Path:
-    """Return where a graph in memory is stored, so that the run can be opened later."""
-    name = re.sub(r"[^\w.-]+", "-", graph.name) or "graph"
-    return folder / f"{name}.npz"
+def keeps_graph(
+    graph: Graph, source: str | None, requested: bool | None, note: Callable[[str], None]
+) -> bool:
+    """Return whether a run folder keeps a copy of the graph; note if it does not.
+
+    Args:
+        source: where the graph was read; None for a graph in memory, kept whatever its size.
+    """
+    size = graph_size(graph)
+    if requested or (requested is None and (source is None or size <= LARGEST_COPY)):
+        return True
+    needs = "the same graph in memory" if source is None else source
+    reason = "" if requested is False else f" of {format_bytes(size)} (keep_graph)"
+    note(f"The run folder keeps no copy of the graph{reason}: predictions will need {needs}.")
+    return False
 
 
 @dataclass(frozen=True)
@@ -270,7 +291,7 @@ class Job:
     Attributes:
         checked: splits and warnings of :func:`~hpgmn.runs.spec.check_run`.
         records: what was logged before.
-        is_in_memory: whether the graph exists in memory only.
+        keeps_graph: whether the folder gets a copy of the graph.
     """
 
     spec: RunSpec
@@ -278,7 +299,7 @@ class Job:
     folder: Path
     checked: tuple[list[Split], list[str]]
     records: Sequence[logging.LogRecord]
-    is_in_memory: bool = False
+    keeps_graph: bool = True
 
     def run(
         self,
@@ -295,10 +316,7 @@ class Job:
         prepare_folder(
             *(folder, spec), resume=resume, overwrite=overwrite, made=None if engine else made
         )
-        if self.is_in_memory:
-            from hpgmn.graph.files import write_graph
-
-            write_graph(graph, Path(spec.graph))
+        self.store_graph()
         metrics = finished_run(folder) if resume or engine else None
         if metrics is None and engine is not None:
             from hpgmn.runs.tasks import train_on_engine
@@ -330,14 +348,23 @@ class Job:
             explain_run(run, monitor)
         return run
 
+    def store_graph(self) -> None:
+        """Write the copy of the graph into the folder of an unfinished run."""
+        if self.keeps_graph and not (self.folder / METRICS_FILE).exists():
+            write_graph(self.graph, self.folder / GRAPH_FILE, as_copy=True)
+
 
 def explain_run(run: Run, monitor: Monitor) -> None:
     """Write the audit, the explanations and the report of a finished run."""
-    from hpgmn.runs.report_data import explain_training, write_report
+    from hpgmn.runs.report_data import explain_training, rank_nodes, write_report
 
     spec = run.spec
     if spec.device == "cuda" and resolve_device("auto") == "cpu":  # it was trained elsewhere
         spec = replace(spec, device="cpu")
-    explain_training(spec, run.graph, run.model, monitor.step).write(run.folder)
+    predictions = run.folder / PREDICTIONS_FILE
+    names = [str(name) for name in run.graph.class_names]
+    ranking = rank_nodes(predictions, run.metrics, names)
+    ranked = [row["node"] for row in ranking.get("rows", ())]
+    explain_training(spec, run.graph, run.model, monitor.step, ranked).write(run.folder)
     monitor.step("Report")
     write_report(run.folder)

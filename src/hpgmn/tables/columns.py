@@ -24,16 +24,20 @@ NAMES = {
     "source": ("source", "src", "from"),
     "target": ("target", "dst", "to"),
     "weight": ("weight",),
+    "edge_type": (),
 }
-"""Role → the names by which its column is detected, in any case."""
+"""Role → the names by which its column is detected, in any case; none: only if it is named."""
 
 _FLAGS = {  # where an option is no keyword
     "split": "split-column",
     "categories": "category",
+    "edge_type": "edge-type",
     "directed": "directed/--undirected",
 }
 _LISTS = ("drop", "attributes", "categories")
-_NODE_ROLES, _EDGE_ROLES = ("id", "label", "split"), ("source", "target", "weight")
+_NODE_ROLES = ("id", "label", "split")
+_EDGE_ROLES = ("source", "target", "weight", "edge_type")
+_PLURALS = {"weight": "weights", "edge_type": "edge types"}
 _REQUIRED = ("id", "source", "target")
 _MAX_LISTED = 20
 
@@ -47,6 +51,7 @@ class ColumnOptions(TypedDict, total=False):
     source: str | None
     target: str | None
     weight: str | None
+    edge_type: str | None
     drop: Sequence[str]
     attributes: Sequence[str] | None
     categories: Sequence[str]
@@ -78,6 +83,7 @@ class Columns:
         source: the column of the edges' sources [source, src or from].
         target: the column of the edges' targets [target, dst or to].
         weight: the column of edge weights [weight]; "" for none.
+        edge_type: the column of edge types; None or "": none.
         drop: columns of the node table to leave out.
         attributes: the columns to use as attributes. None: all without another role.
         categories: columns that are categories even if they hold numbers.
@@ -93,6 +99,7 @@ class Columns:
     source: str | None = None
     target: str | None = None
     weight: str | None = None
+    edge_type: str | None = None
     drop: Sequence[str] = ()
     attributes: Sequence[str] | None = None
     categories: Sequence[str] = ()
@@ -139,6 +146,7 @@ class Tables:
     source: str
     target: str
     weight: str | None
+    edge_type: str | None
     directed: bool
     categories: tuple[str, ...] = ()
     split_by: tuple[str, str] | None = None
@@ -170,11 +178,13 @@ class Tables:
 
     def _assignments(self, roles: Sequence[str]) -> str:
         named = [(role, getattr(self, role)) for role in roles]
-        return ", ".join(f"{role} is '{name}'" for role, name in named if name is not None)
+        return ", ".join(
+            f"{role.replace('_', ' ')} is '{name}'" for role, name in named if name is not None
+        )
 
     def ignored(self) -> tuple[str, Remedy | str] | None:
         """Return a message about unused columns of the edge table and its remedy, if any."""
-        roles = (self.source, self.target, self.weight)
+        roles = [getattr(self, role) for role in _EDGE_ROLES]
         names = [name for name in self.edges.types if name not in roles]
         if not names:
             return None
@@ -309,18 +319,18 @@ def _trained_columns(
     node_table: Table, edge_table: Table, columns: Columns, roles: Mapping[str, Any]
 ) -> Columns:
     """Return the columns of the training tables; later tables may lack optional ones."""
-    weight = roles["weight"]
-    if weight is not None and columns.weight is None and weight not in edge_table.types:
-        raise GraphError(
-            f"{edge_table.label} has no column '{weight}', which the model was trained with.",
-            Remedy("Add it") | Remedy("Name the column of weights", option="weight"),
-        )
     changes: dict[str, Any] = {}
     for role in NAMES:
         table = edge_table if role in _EDGE_ROLES else node_table
-        name = roles[role]
+        name = roles.get(role)  # older models have no edge types
         is_absent = name is None or (role not in _REQUIRED and name not in table.types)
-        if role == "weight" and name is None:  # trained without, so used without
+        is_optional = role in ("weight", "edge_type")
+        if is_optional and name is not None and is_absent and getattr(columns, role) is None:
+            raise GraphError(
+                f"{table.label} has no column '{name}', which the model was trained with.",
+                Remedy("Add it") | column_remedy(f"Name the column of {_PLURALS[role]}", role),
+            )
+        if is_optional and name is None:  # trained without, so used without
             changes[role] = ""
         elif getattr(columns, role) is None:
             changes[role] = "" if is_absent else name
@@ -384,7 +394,7 @@ def _member(folder: Path, name: str, suffixes: Sequence[str]) -> Path:
 
 
 def _open_edges(path: Path) -> Table:
-    return open_table(path, [NAMES[role] for role in _EDGE_ROLES])
+    return open_table(path, [NAMES[role] for role in _EDGE_ROLES if NAMES[role]])
 
 
 def _find(table: Table, role: str, name: str | None) -> Any:

@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from hpgmn.base.edge_types import MISSING
 from hpgmn.base.errors import GraphError, Remedy
 from hpgmn.tables.column_types import Category, read_values
 from hpgmn.tables.columns import Tables
@@ -53,8 +54,8 @@ def read_edges(
     progress: Callable[[str, int, int | None], None],
     log: Log,
     earlier_ids: Array | None,
-) -> tuple[Array, Array | None]:
-    """Read (2, E) positions and (E,) weights or None.
+) -> tuple[Array, Array | None, Array | None, list[str]]:
+    """Read (2, E) positions, (E,) weights or None, (E,) types or None, and the types' names.
 
     Args:
         tables: both tables.
@@ -72,8 +73,12 @@ def read_edges(
     read_as = dict.fromkeys(ends, TEXT)
     if tables.weight is not None:
         read_as[tables.weight] = NUMBER
+    if tables.edge_type is not None:
+        read_as[tables.edge_type] = TEXT
+    type_numbers: dict[str, int] = {}
     edge_index = np.empty((2, num_edges), np.int32)
     edge_weight = None if tables.weight is None else np.empty(num_edges, np.float32)
+    edge_type = None if tables.edge_type is None else np.empty(num_edges, np.int32)
     unknown, unusable = Faults(), Faults()
     unknown_ids: set[str | None] = set()
     start = 0
@@ -102,6 +107,9 @@ def read_edges(
             if tables.drop_unknown_edges:
                 usable |= block.min(axis=0) < 0
             unusable.note(~usable, start, values.__getitem__)
+        if tables.edge_type is not None and edge_type is not None:
+            words = as_text(table, tables.edge_type, group.column(tables.edge_type))
+            edge_type[start : start + size] = _number_words(words, type_numbers)
         start += size
         progress(f"Reading the edges in {table.label}", start, num_edges)
     if unknown.count:
@@ -121,7 +129,16 @@ def read_edges(
         is_known = edge_index.min(axis=0) >= 0
         edge_index = edge_index[:, is_known]
         edge_weight = None if edge_weight is None else edge_weight[is_known]
-    return edge_index, edge_weight
+        edge_type = None if edge_type is None else edge_type[is_known]
+    return edge_index, edge_weight, edge_type, list(type_numbers)
+
+
+def _number_words(words: Any, numbers: dict[str, int]) -> Array:
+    """Return the number of each word, a new one for each new word; empty ones are "missing"."""
+    encoded = words.fill_null("").combine_chunks().dictionary_encode()
+    distinct = [canonical(word.strip()) or MISSING for word in encoded.dictionary.to_pylist()]
+    codes = np.asarray([numbers.setdefault(word, len(numbers)) for word in distinct], np.int32)
+    return np.asarray(codes[encoded.indices.to_numpy()])
 
 
 def _handle_unknown(tables: Tables, unknown: Faults, guess: Remedy | None, log: Log) -> None:

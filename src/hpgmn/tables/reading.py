@@ -16,9 +16,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from hpgmn.base.edge_types import MAX_TYPES, OTHER, match_types, merge_rare_types
 from hpgmn.base.errors import GraphError, Remedy, count_noun, list_names
 from hpgmn.tables.column_types import Degree
-from hpgmn.tables.columns import Tables
+from hpgmn.tables.columns import Tables, column_remedy
 from hpgmn.tables.edges import id_keys, read_edges
 from hpgmn.tables.preparation import Log, Preparation, fit
 from hpgmn.tables.sources import (
@@ -65,6 +66,8 @@ class TableData:
     x: Array
     edge_index: Array
     edge_weight: Array | None
+    edge_type: Array | None
+    edge_type_names: Sequence[str]
     y: Array | None
     class_names: list[str] | None
     node_ids: Array
@@ -114,6 +117,12 @@ def read_tables(
                 f"{tables.edges.label} has no weights, but the edges of graph '{onto.name}' have.",
                 Remedy("Add the column") | Remedy("Name it", option="weight"),
             )
+        if onto.edge_type_names and tables.edge_type is None:
+            raise GraphError(
+                f"{tables.edges.label} has no edge types, but the edges of graph '{onto.name}' "
+                "have.",
+                column_remedy("Name their column", "edge_type"),
+            )
         all_ids = _extend_ids(onto, tables, ids)
     preparation = tables.preparation
     earlier = preparation if preparation is not None else onto
@@ -131,9 +140,15 @@ def read_tables(
         preparation, x = _prepare(tables, class_names or (), log)
     elif tables.attributes:
         x = _read_attributes(tables.nodes, tables.attributes, len(ids), progress)
-    edge_index, edge_weight = read_edges(
+    edge_index, edge_weight, edge_type, words = read_edges(
         tables, all_ids, has_integer_ids, progress, log, earlier_ids
     )
+    type_names: Sequence[str] = ()
+    if edge_type is not None:
+        known = () if onto is None else onto.edge_type_names
+        if preparation is not None and onto is None:
+            known = preparation.roles.get("edge_type_names", ())
+        edge_type, type_names = _order_types(tables, edge_type, words, known, log)
     if x is None:
         degrees = log_degrees(edge_index, len(all_ids))[-len(ids) :]
         preparation, x = _by_degree(tables, preparation, degrees)
@@ -143,6 +158,8 @@ def read_tables(
         x,
         edge_index,
         edge_weight,
+        edge_type,
+        type_names,
         y,
         class_names,
         _text_array(ids),
@@ -161,6 +178,24 @@ def log_degrees(edge_index: Array, num_nodes: int) -> Array:
     """
     ends = np.asarray(edge_index).reshape(-1)
     return np.log1p(np.bincount(ends, minlength=num_nodes))
+
+
+def _order_types(
+    tables: Tables, types: Array, names: Sequence[str], known: Sequence[str], log: Log
+) -> tuple[Array, Sequence[str]]:
+    """Return types (E,) and names as in an earlier graph, or sorted by name and merged."""
+    column = f"{tables.edges.label}: column '{tables.edge_type}'"
+    if known:
+        numbers = np.asarray(match_types(names, known, column), np.uint8)
+        if new := [name for name in names if name not in known]:
+            log(f"{column} holds {list_names(new)}, unknown to the model: read as '{OTHER}'.")
+        return numbers[types], known
+    order = np.argsort(names)
+    types, ordered = np.argsort(order)[types], [names[number] for number in order]
+    types, kept = merge_rare_types(types, ordered)
+    merged = f", rarer ones of {len(names):,} merged" if len(names) > MAX_TYPES else ""
+    log(f"{column}: {count_noun(len(kept), 'edge type')}{merged}: {list_names(kept, MAX_TYPES)}.")
+    return types, kept
 
 
 def _extend_ids(graph: Any, tables: Tables, ids: Any) -> Any:

@@ -5,8 +5,8 @@ their extremes among neighbours if they are few, degrees, class counts and share
 and of the nodes two steps away from train labels (of a regression their mean targets), adjacency
 rows reduced by a truncated SVD, and their means over neighbours. A node's own label is in no column
 of its row: the adjacency has no self-loops, and two steps away the nodes are left out whose hash
-falls into the same fold as the node's. Leaving out the node alone would not do: where many nodes share a
-hub, a count that is one lower than the others' tells the label.
+falls into the same fold as the node's. Leaving out the node alone would not do: where many nodes
+share a hub, a count that is one lower than the others' tells the label.
 """
 
 from __future__ import annotations

@@ -316,7 +316,8 @@
     if (data.directed) words.push("Arrows show the direction of edges.");
     if (rest > 0) words.push(`${rest} more neighbours are not drawn.`);
     const figure = element("figure", { class: "panel" }, drawing(id, node), legend(node));
-    return [figure, element("p", { class: "quiet" }, words.join(" ")), neighborTable(node)];
+    return [element("div", { class: "beside" }, figure, neighborTable(node)),
+      element("p", { class: "quiet" }, words.join(" "))];
   }
 
   // The whole answer.
