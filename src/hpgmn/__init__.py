@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         from_tables,
         random_splits,
     )
+    from hpgmn.graph.bank import bank_transfers
     from hpgmn.graph.datasets import load
     from hpgmn.graph.files import read_graph, write_graph
     from hpgmn.graph.synthetic import supply_network, trading_network
@@ -43,6 +44,7 @@ _HOMES = {
     "Splits": "graph",
     "TuneResult": "runs.tune",
     "audit": "auditing",
+    "bank_transfers": "graph.bank",
     "compare": "runs.compare",
     "from_networkx": "graph",
     "from_pyg": "graph",
@@ -72,6 +74,7 @@ __all__ = [
     "TuneResult",
     "__version__",
     "audit",
+    "bank_transfers",
     "compare",
     "from_networkx",
     "from_pyg",

@@ -67,3 +67,19 @@ def test_the_demo_never_replaces_another_run(hpgmn, own_run, contents):
     assert answer.code == 2
     assert "exists" in answer.err
     assert contents(own_run) == before
+
+
+def test_the_demo_writes_tables_that_can_be_read_and_the_next_commands(hpgmn):
+    from hpgmn import bank_transfers, from_tables, load
+
+    answer = hpgmn("demo", "--tables", "bank")
+    assert answer.code == 0, answer.err
+    graph = load("bank", label="fraud")
+    assert graph.y.tolist() == from_tables(*bank_transfers(0), label="fraud").y.tolist()
+    assert Path("bank/tomorrow/nodes.csv").is_file()
+    assert "hpgmn train bank --label fraud" in answer.out
+    assert hpgmn("demo", "--tables", "bank").code == 0
+    other_seed = hpgmn("demo", "--tables", "bank", "--seed", "1")
+    assert other_seed.code == 2
+    assert "exists" in other_seed.err
+    assert not Path("runs").exists()

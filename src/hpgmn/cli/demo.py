@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,7 +12,8 @@ from typing import Annotated, Any
 import typer
 
 from hpgmn.base.errors import HPGMNError, mean_and_deviation
-from hpgmn.cli.console import monitored, print_table, say
+from hpgmn.base.files import write_text
+from hpgmn.cli.console import monitored, out, print_table, say
 
 _BASELINES = {
     "mlp": "MLP (attributes only)",
@@ -29,8 +32,17 @@ def demo(
     time_limit: Annotated[
         float, typer.Option("--time-limit", help="Seconds for the members of the ensemble.")
     ] = 30.0,
+    tables: Annotated[
+        Path | None,
+        typer.Option(
+            "--tables", metavar="FOLDER", help="Only write a bank's tables there, to train on."
+        ),
+    ] = None,
 ) -> None:
     """Generate a network of purchases; train, compare and explain."""
+    if tables is not None:
+        write_bank(tables, seed)
+        return
     from hpgmn.graph.synthetic import supply_network
     from hpgmn.runs.train import train
 
@@ -63,6 +75,34 @@ def demo(
     say(conclusion({name: run["test_score_mean"] for name, run in metrics.items()}))
     pages = f"{out_folder / 'report.html'} (HP-GMN), {out_folder / 'ensemble' / 'report.html'}"
     say(f"{time.perf_counter() - started:.0f} seconds. The pages: {pages}")
+
+
+def write_bank(folder: Path, seed: int) -> None:
+    """Write the tables of a generated bank, and of its accounts of tomorrow; print what is next."""
+    from hpgmn.graph.bank import bank_transfers
+
+    for place, tomorrow in ((folder, False), (folder / "tomorrow", True)):
+        pair = bank_transfers(seed, tomorrow=tomorrow)
+        place.mkdir(parents=True, exist_ok=True)
+        for name, table in zip(("nodes.csv", "edges.csv"), pair, strict=True):
+            text = io.StringIO()
+            rows = zip(*table.values(), strict=True)
+            csv.writer(text, lineterminator="\n").writerows([table, *rows])
+            _write_new(place / name, text.getvalue())
+        say(f"{place}: {len(pair[0]['id']):,} accounts, {len(pair[1]['from']):,} transfers.")
+    say(
+        "3 % of the accounts are mules, which receive stolen money and forward it: column 'fraud', "
+        "for 60 % of the accounts. Next:"
+    )
+    out.print(f"hpgmn train {folder} --label fraud --time-limit 120 --out runs/bank")
+    out.print(f"hpgmn predict runs/bank {folder / 'tomorrow'} --add --out tomorrow.csv")
+
+
+def _write_new(path: Path, text: str) -> None:
+    """Write a file; refuse to replace one with another content."""
+    if path.exists() and path.read_bytes() != text.encode():
+        raise HPGMNError(f"'{path}' exists and differs.", "Name another folder")
+    write_text(path, text)
 
 
 def conclusion(scores: Mapping[str, float]) -> str:
