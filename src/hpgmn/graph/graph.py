@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Unpack, overload
 
@@ -35,7 +35,7 @@ NEIGHBORS = ("out", "in", "undirected", "both")
 class Split:
     """Three disjoint sets of nodes, each a boolean mask of length N.
 
-    ``calibration`` is a fourth, reserved by :func:`reserve_calibration`; None: no node is.
+    ``calibration`` is a fourth, reserved by :func:`~hpgmn.graph.calibration.reserve_calibration`; None: no node is.
     """
 
     train: Array
@@ -463,23 +463,6 @@ def random_splits(
             "Label more nodes or change the fractions",
         )
     return Splits(*masks, is_random=True)
-
-
-def reserve_calibration(split: Split, number: int, node_ids: Array | None) -> Split:
-    """Reserve half of the validation nodes of a split for conformal prediction.
-
-    A hash of the split's number and the node's id (or position) chooses them, whatever their labels
-    are; they take no part in training or selection.
-    """
-    from hpgmn.base.randomness import text_keys  # imports torch
-
-    nodes = np.flatnonzero(split.val)
-    names = nodes.astype(np.str_) if node_ids is None else node_ids[nodes]
-    keys = text_keys(np.char.add(f"calibration {number} ", names)).numpy()
-    order = np.argsort(keys, kind="stable")
-    calibration = np.zeros_like(split.val)
-    calibration[nodes[order[: len(nodes) // 2]]] = True
-    return replace(split, val=split.val & ~calibration, calibration=calibration)
 
 
 def graph_content(graph: Graph, splits: Sequence[int]) -> str:

@@ -19,8 +19,9 @@ from hpgmn.base.settings import make_settings, read_yaml, settings_dict
 from hpgmn.base.version import __version__
 from hpgmn.engines import Engine
 from hpgmn.graph import Graph, Split
+from hpgmn.graph.calibration import reserve_calibration
 from hpgmn.graph.datasets import DATASETS
-from hpgmn.graph.graph import graph_content, reserve_calibration
+from hpgmn.graph.graph import graph_content
 from hpgmn.models import entry_mismatch, find_model, settings_for, task_settings
 from hpgmn.models.stage import require_task
 from hpgmn.training.checks import (

@@ -166,7 +166,7 @@ class Request:
         mode: the neighbour mode.
         labels: (R, N) pseudo-labels; -1 is unknown.
         shares: (R, N, C) class probabilities for soft counts, or None; of a regression what
-            :class:`TargetMeans` averages.
+            the mean targets average.
     """
 
     source: Source
@@ -253,35 +253,6 @@ class ClassCounts(Definition):
         return ReplicaRows(
             request.source.tensor(scale_counts(counts, settings.class_counts_scaling))
         )
-
-
-class TargetMeans(Definition):
-    """The mean standardised target of the neighbours, of those with a known one, and their share.
-
-    Unknown targets are the label estimator's predictions; 0, the mean of the train nodes, where a
-    node has no (known) neighbours. Edge weights count.
-    """
-
-    settings = ()
-    reads_labels = True
-    width: ClassVar[int] = 3
-
-    @override
-    def build(self, request: Request, settings: Selection) -> Statistic:
-        assert request.shares is not None
-        sums = class_counts(request.adjacency, request.shares, self.width)
-        weight = np.asarray(request.adjacency.sum(axis=1), np.float32).reshape(-1)
-        means = [
-            sums[..., 0] * inverse_or_zero(weight),
-            sums[..., 1] * inverse_or_zero(sums[..., 2]),
-            sums[..., 2] * inverse_or_zero(weight),
-        ]
-        return ReplicaRows(request.source.tensor(np.stack(means, axis=-1)))
-
-
-def num_groups(graph: Graph, settings: Any) -> int:
-    """Return the number of classes of a graph, or of the bins of its targets."""
-    return int(settings.target_bins) if graph.is_regression else graph.num_classes
 
 
 class ClassMeans(Definition):

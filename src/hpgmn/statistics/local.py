@@ -22,9 +22,7 @@ from hpgmn.statistics.definitions import (
     Progress,
     Request,
     Source,
-    TargetMeans,
     diffusion_is_sketched,
-    num_groups,
 )
 from hpgmn.statistics.operators import Grouped, LinkedAttributes, NeighborMean, Statistic
 from hpgmn.statistics.settings import (
@@ -34,6 +32,7 @@ from hpgmn.statistics.settings import (
     mode_of,
     statistic_names,
 )
+from hpgmn.statistics.targets import TargetMeans, num_groups
 
 TWO_HOP_LIMIT = 2**28
 """Most entries of a two-hop matrix, 2 GiB; crocodile's has 32, squirrel's 8, pubmed's 1 million."""
