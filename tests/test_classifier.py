@@ -18,8 +18,8 @@ from sklearn.metrics import average_precision_score, balanced_accuracy_score, ro
 
 import hpgmn
 from hpgmn import Graph, HPGMNClassifier, HPGMNError
+from hpgmn.base.calibration import fit_temperature, from_temperatures
 from hpgmn.base.errors import GraphError, SettingError
-from hpgmn.base.metrics import fit_temperature
 from hpgmn.models import MODELS
 from hpgmn.models.hpgmn import HPGMNSettings
 from hpgmn.runs.fit import fit_run
@@ -352,7 +352,7 @@ def test_sure_predictions_are_still_ranked(small_graph):
     model = HPGMNClassifier(metric="roc_auc")
     model.saved_ = SimpleNamespace(
         logits=lambda *_: logits[None],
-        temperatures=[2.0],
+        calibration=from_temperatures([2.0], 2),
         train_labels=graph.y,
         class_names=graph.class_names,
     )
@@ -469,8 +469,8 @@ def test_other_attributes_are_refused(small_graph, fitted):
 
 def test_probabilities_are_calibrated_and_classes_are_the_same(small_graph, tmp_path):
     plain, scaled = (classifier(calibrate=own).fit(small_graph) for own in (False, True))
-    assert plain.saved_.temperatures == [1.0]
-    (temperature,) = scaled.saved_.temperatures
+    np.testing.assert_array_equal(plain.saved_.calibration, from_temperatures([1.0], 3))
+    temperature = 1 / scaled.saved_.calibration[0, 0, 0]
     val = small_graph.split(0).val
     logs = np.log(plain.predict_proba(small_graph).astype(np.float64))
     assert temperature == pytest.approx(fit_temperature(logs[val], small_graph.y[val]), rel=1e-3)

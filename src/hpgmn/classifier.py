@@ -11,10 +11,12 @@ from typing import Any, overload
 import numpy as np
 import torch
 import yaml
+from torch import Tensor
 
+from hpgmn.base.calibration import Calibrator, calibrated_probabilities, decision_logits
 from hpgmn.base.errors import GraphError, HPGMNError, SettingError
 from hpgmn.base.files import write_error, write_text
-from hpgmn.base.metrics import calibrated_probabilities, require_metric
+from hpgmn.base.metrics import BALANCED_METRICS, require_metric
 from hpgmn.base.settings import make_settings, read_yaml, to_plain
 from hpgmn.evaluation.scores import scores
 from hpgmn.explain import Explanation, ModelExplanation, explain_model, explain_node
@@ -61,7 +63,7 @@ class HPGMNClassifier:
             macro_f1, roc_auc, average_precision or, for two classes, precision@K.
         positive: the class that average_precision and precision@K of two classes look for; None
             for the rarest among train and validation nodes.
-        calibrate: whether probabilities are scaled by a temperature fitted to the validation nodes;
+        calibrate: whether probabilities are calibrated on the validation nodes;
             the predicted classes are the same.
         **settings: any key of ``hpgmn settings``; what is not given has its default.
 
@@ -171,8 +173,12 @@ class HPGMNClassifier:
             positive=class_number(positive, graph.class_names),
         )
         self.positive_ = positive
-        val_masks = [chosen.val] if self.calibrate else None
-        self.saved_ = SavedModel.of(entry, fitted, graph, [chosen.train], val_masks)
+        method = "affine" if values.get("class_weights", "none") != "none" else "temperature"
+        self.saved_ = SavedModel.of(
+            *(entry, fitted, graph, [chosen.train]),
+            val=[chosen.val] if self.calibrate else None,
+            calibrator=Calibrator(method, self.metric in BALANCED_METRICS),
+        )
         self.classes_ = np.asarray(graph.class_names)
         self.val_score_ = float(fitted.val_score[0])
         return self
@@ -202,13 +208,15 @@ class HPGMNClassifier:
         """Return the (N, C) class probabilities of every node, of this graph or another."""
         saved = self._require_usable()
         logits = saved.logits(graph, self.device)
-        return np.asarray(calibrated_probabilities(logits, saved.temperatures)[0].numpy())
+        return np.asarray(calibrated_probabilities(logits, saved.calibration)[0].numpy())
 
     def predict(self, graph: Graph) -> Array:
         """Return the (N,) class number of every node; ``classes_`` has the names."""
-        return np.asarray(
-            self._require_usable().logits(graph, self.device)[0].argmax(dim=-1).numpy()
-        )
+        return np.asarray(self._decision_logits(graph)[0].argmax(dim=-1).numpy())
+
+    def _decision_logits(self, graph: Graph) -> Tensor:
+        saved = self._require_usable()
+        return decision_logits(saved.logits(graph, self.device), saved.calibration)
 
     def score(self, graph: Graph, mask: Array | None = None) -> float:
         """Return the metric on the labelled nodes of a mask (all labelled nodes without one)."""
@@ -227,8 +235,7 @@ class HPGMNClassifier:
                 "Give a mask of labelled nodes.",
             )
         number = class_number(self._positive_class(), saved.class_names)
-        logits = saved.logits(graph, self.device)
-        return scores(logits, graph.y, [chosen], self.metric, number)[0]
+        return scores(self._decision_logits(graph), graph.y, [chosen], self.metric, number)[0]
 
     def _positive_class(self) -> str | None:
         """Return the class that the metric looks for; of an earlier version's model the rarest."""

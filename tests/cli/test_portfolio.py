@@ -135,7 +135,7 @@ def test_refit_is_said_and_keeps_weights_and_validation_scores(hpgmn, graph_file
     assert "(refit)" in answer.out
     assert after["val_score"] == before["val_score"]
     weights = [read(f"{run}/ensemble.json") for run in ("run", "refit")]
-    for key in ("temperatures", "splits"):
+    for key in ("calibration", "splits"):
         assert weights[0][key] == weights[1][key]
     for one, other in zip(weights[0]["members"], weights[1]["members"], strict=True):
         assert one["weights"] == other["weights"]

@@ -6,10 +6,17 @@ import torch
 from scipy import stats
 from sklearn.metrics import f1_score, precision_recall_fscore_support, roc_auc_score
 
+from hpgmn.base.calibration import (
+    Calibrator,
+    calibrated_probabilities,
+    calibration_error,
+    from_temperatures,
+)
 from hpgmn.base.errors import SettingError
 from hpgmn.evaluation.scores import (
     Score,
     calibration_report,
+    class_calibration,
     class_report,
     ensemble_scores,
     ensemble_size,
@@ -167,7 +174,7 @@ def test_thresholds_come_from_validation_and_errors_from_test_nodes(monkeypatch)
     val = [np.array([1, 1, 0, 0, 0, 0], bool), np.array([1, 0, 0, 0, 0, 0], bool)]
     test = [np.array([0, 0, 1, 1, 0, 0], bool), np.array([0, 0, 0, 1, 0, 0], bool)]
     monkeypatch.setattr("hpgmn.evaluation.scores.FEWEST_ANSWERED", 1)
-    found = calibration_report(logits, [1.0, 1.0], y, val, test)
+    found = calibration_report(logits, from_temperatures([1.0, 1.0], 2), y, val, test)
     # Validation: 0.9 right, 0.9 right, 0.6 wrong. Two of three are not enough for any wish.
     assert [own["wanted_accuracy"] for own in found["thresholds"]] == [0.8, 0.9, 0.95, 0.99]
     for own in found["thresholds"]:
@@ -191,7 +198,11 @@ def test_bins_and_thresholds_are_those_of_the_average_over_seeds():
     halves = [draw.random(200) < 0.5 for _ in range(2)]
     val, test = [halves[r // 3] for r in range(6)], [~halves[r // 3] for r in range(6)]
     scales = [1.5, 1.5, 1.5, 0.5, 0.5, 0.5]
-    found = calibration_report(logits, [1.0] * 6, y, val, test, seeds=3, mean_temperatures=scales)
+    found = calibration_report(
+        *(logits, from_temperatures([1.0] * 6, 3), y, val, test),
+        seeds=3,
+        mean_calibration=from_temperatures(scales, 3),
+    )
     confidence, right = [], []
     for split in range(2):
         for node in np.flatnonzero(~halves[split]):
@@ -211,24 +222,74 @@ def test_a_threshold_needs_more_than_a_handful_of_nodes():
     logits[0, :, 1] = torch.linspace(3, 1, 40)  # class 1 for all, the first the surest
     y = np.r_[np.ones(10, int), np.zeros(30, int)]
     masks = [np.ones(40, bool)]
-    found = calibration_report(logits, [1.0], y, masks, masks)
+    found = calibration_report(logits, from_temperatures([1.0], 2), y, masks, masks)
     assert found["thresholds"][0] == {"wanted_accuracy": 0.8, "threshold": None}
 
 
 def test_a_wish_that_no_threshold_fulfils_says_so():
     logits, y = torch.tensor([[[1.0, 0.0], [1.0, 0.0]]]), np.array([1, 1])
     masks = [np.array([True, False])]
-    found = calibration_report(logits, [1.0], y, masks, masks)
+    found = calibration_report(logits, from_temperatures([1.0], 2), y, masks, masks)
     assert found["thresholds"][0] == {"wanted_accuracy": 0.8, "threshold": None}
 
 
 def test_without_test_nodes_only_validation_speaks():
     logits, y, val = torch.zeros(1, 2, 2), np.array([0, 1]), [np.array([True, True])]
-    found = calibration_report(logits, [3.0], y, val, [np.array([False, False])])
-    assert list(found) == ["temperature", "thresholds"]
+    found = calibration_report(
+        logits, from_temperatures([3.0], 2), y, val, [np.array([False, False])]
+    )
+    assert list(found) == ["temperature", "mean_temperature", "thresholds"]
     assert found["temperature"] == [3.0]
     lost = torch.full((1, 2, 2), float("nan"))
-    assert calibration_report(lost, [1.0], y, val, val) == {"temperature": [1.0]}
+    found = calibration_report(lost, from_temperatures([1.0], 2), y, val, val)
+    assert found == {"temperature": [1.0], "mean_temperature": [1.0]}
+
+
+def weighted_run(size=4000, seed=0):
+    """Logits (1, N, 2) that class weights have shifted: 3 % are of class 1, told as a third."""
+    random = np.random.default_rng(seed)
+    true = random.normal(size=size) * 1.5 - 4.5
+    y = (random.random(size) < 1 / (1 + np.exp(-true))).astype(int)
+    logits = torch.from_numpy(np.stack([np.zeros(size), true + 4], axis=1))[None]
+    half = np.arange(size) < size // 2
+    return logits, y, [half], [~half]
+
+
+def test_probabilities_that_class_weights_shift_are_not_called_good():
+    logits, y, val, test = weighted_run()
+    names = ["paid", "fraud"]
+    scaled = Calibrator("temperature").fit(logits, y, val)
+    found = calibration_report(logits, scaled, y, val, test, class_names=names)["classes"]
+    assert [row["class"] for row in found] == names
+    assert [row["verdict"] for row in found] == ["understated", "overstated"]
+    assert found[1]["mean_probability"] > 5 * found[1]["rate"]
+    assert found[1]["rate"] == pytest.approx(y[test[0]].mean())
+    fitted = Calibrator("affine").fit(logits, y, val)
+    report = calibration_report(logits, fitted, y, val, test, class_names=names)
+    assert [row["verdict"] for row in report["classes"]] == ["good", "good"]
+    assert report["classes"][1]["mean_probability"] == pytest.approx(found[1]["rate"], rel=0.3)
+    assert report["ece_by_class_after_mean"] < report["ece_by_class_before_mean"] / 3
+    chances = calibrated_probabilities(logits, fitted)[0].numpy()[test[0]]
+    errors = [calibration_error(chances[:, c], y[test[0]] == c) for c in range(2)]
+    assert report["ece_by_class_after"] == [pytest.approx(np.mean(errors))]
+    assert report["bias"] == [fitted[0, 1].tolist()]
+
+
+def test_probabilities_right_on_average_only_are_uneven():
+    truth = np.r_[np.ones(50), np.zeros(950)].astype(bool)
+    assert class_calibration(np.full(1000, 0.05), truth)["verdict"] == "good"
+    turned = np.r_[np.zeros(500), np.full(500, 0.1)]  # where none is of the class
+    assert class_calibration(turned, truth)["verdict"] == "uneven"
+
+
+def test_many_classes_have_no_diagrams():
+    logits, y = torch.zeros(1, 40, 8), np.arange(40) % 8
+    masks = [np.ones(40, bool)]
+    found = calibration_report(
+        *(logits, from_temperatures([1.0], 8), y, masks, masks), class_names=list("abcdefgh")
+    )
+    assert not any("reliability" in row for row in found["classes"])
+    assert len(found["classes"]) == 8
 
 
 # Averages over seeds.

@@ -46,7 +46,7 @@ def predicted():
 
     def mean_probabilities(saved, graph):
         mean = saved.logits(graph).double().softmax(dim=-1).mean(dim=0).numpy()
-        [temperature] = set(saved.mean_temperatures)
+        [temperature] = set(1 / saved.mean_calibration[:, 0, 0])
         assert abs(temperature - 1) > 0.05, "a temperature that would not be missed"
         powers = mean ** (1 / temperature)
         return np.asarray(powers / powers.sum(axis=1, keepdims=True))

@@ -32,7 +32,7 @@ def test_a_node_is_explained_by_votes_and_one_member(ensemble, small_graph, smal
         ]
         assert [vote.weight for vote in found.members] == [0.75, 0.25]
         model = small_members["memory"][0]
-        own = (model.logits(small_graph)[0, node] / model.temperatures[0]).softmax(dim=-1)
+        own = (model.logits(small_graph)[0, node] * model.calibration[0, 0, 0]).softmax(dim=-1)
         agrees = int(own.argmax()) == label
         assert found.explained == ("memory" if agrees else "a/b")
         assert found.explanation == explain_node(

@@ -67,7 +67,7 @@ def recomputed(opened, node, gone, columns=None):
 def recomputed_mean(replicas, node, gone):
     """Return (C,) the calibrated mean of the recomputed probabilities."""
     outputs = [recomputed(replica, node, gone)[1].softmax(dim=-1).numpy() for replica in replicas]
-    powers = np.mean(outputs, axis=0) ** (1 / replicas[0].temperature)
+    powers = np.mean(outputs, axis=0) ** replicas[0].calibration[0, 0]
     return np.asarray(powers / powers.sum())
 
 
@@ -268,7 +268,7 @@ def test_replicas_share_their_diffusion_rows(small_graph, fit, monkeypatch):
     monkeypatch.setattr(module, "diffusion_row", counted)
     result = probabilities_without(opened, 4, sets)
     assert walks == [4, 4]  # one for each set
-    [temperature] = set(saved.mean_temperatures)
+    [temperature] = set(1 / saved.mean_calibration[:, 0, 0])
     powers = np.mean(
         [
             chances**temperature / (chances**temperature).sum(axis=1, keepdims=True)

@@ -191,7 +191,7 @@ def test_subsets_replace_encodings_by_the_mean_of_the_train_nodes(small_graph, f
     saved = fit(small_graph, seeds=2, neighbors="both", statistics=names, memory_dim=4)
     opened = open_replicas(saved, small_graph)
     node, label = 7, 2
-    assert abs(saved.mean_temperatures[0] - 1) > 0.05
+    assert abs(saved.mean_calibration[0, 0, 0] - 1) > 0.05
     result = subset_values(opened, np.array([3, node]), np.array([0, label]))[1]
     train = torch.from_numpy(np.flatnonzero(small_graph.split(0).train))
     for subset in range(8):
@@ -206,7 +206,7 @@ def test_subsets_replace_encodings_by_the_mean_of_the_train_nodes(small_graph, f
                     ]
                 )
                 chances.append(one.module.head(query[None, None]).logits[0, 0].softmax(dim=0))
-        powers = torch.stack(chances).mean(dim=0) ** (1 / saved.mean_temperatures[0])
+        powers = torch.stack(chances).mean(dim=0) ** saved.mean_calibration[0, 0, 0]
         expected = (powers[label] / powers.sum()).log()
         assert result[subset] == pytest.approx(float(expected), abs=1e-5)
 

@@ -41,7 +41,7 @@ def model(graph, folder):
             parts,
             found.train_labels.tolist(),
             found.metadata,
-            found.temperatures,
+            found.calibration.tolist(),
             found.replicas,
         )
 

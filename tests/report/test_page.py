@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from hpgmn.auditing import audit
+from hpgmn.evaluation.scores import class_calibration
 from hpgmn.models import MODELS
 from hpgmn.report import ReportDataError, render_report
 from hpgmn.report.model_plots import pattern_marks
@@ -362,8 +363,13 @@ def test_settings_and_command_are_those_of_the_run(make_data, tables_of):
 def recorded(**changes):
     errors = {
         f"{key}_{when}_mean": value
-        for when, values in (("before", (0.15, 0.14, 1.1, 0.4)), ("after", (0.04, 0.05, 0.7, 0.3)))
-        for key, value in zip(("ece", "ece_equal_mass", "nll", "brier"), values, strict=True)
+        for when, values in (
+            ("before", (0.15, 0.14, 0.12, 1.1, 0.4)),
+            ("after", (0.04, 0.05, 0.06, 0.7, 0.3)),
+        )
+        for key, value in zip(
+            ("ece", "ece_equal_mass", "ece_by_class", "nll", "brier"), values, strict=True
+        )
     }
     bins = [
         {"low": 0.0, "high": 0.5, "count": 0, "confidence": None, "accuracy": None},
@@ -390,11 +396,12 @@ def recorded(**changes):
 def test_calibration_shows_the_recorded_numbers(make_data, tables_of):
     page = render_report(make_data(calibration=recorded()))
     tables, text = tables_of(page), section(page, "calibration")
-    for fact in ("1.50 to 2.50", "4.0 points", "15.0 without"):
+    for fact in ("1.50 to 2.50", "4.0 points", "15.0 before"):
         assert fact in text
     assert tables["Errors of the probabilities on test nodes, mean of the runs"][1:] == [
         ["Calibration error, bins of equal width", "0.150", "0.040"],
         ["Calibration error, bins of equal size", "0.140", "0.050"],
+        ["Calibration error, mean over classes", "0.120", "0.060"],
         ["Log loss", "1.100", "0.700"],
         ["Brier score", "0.400", "0.300"],
     ]
@@ -410,6 +417,27 @@ def test_calibration_shows_the_recorded_numbers(make_data, tables_of):
         ["90%", "0.700", "60.00%", "91.00%"],
         ["99%", "–", "–", "–"],
     ]
+
+
+def test_calibration_names_the_classes_whose_probabilities_are_off(make_data, tables_of):
+    random = np.random.default_rng(0)
+    truth = random.random(2000) < 0.028
+    off = class_calibration(np.where(truth, 0.45, 0.23), truth)
+    good = class_calibration(np.full(2000, 0.028), truth)
+    classes = [{"class": "<fraud>", **off}, {"class": "mule", **good}]
+    page = render_report(make_data(calibration=recorded(classes=classes, bias=[[0.0, -3.0]])))
+    text = html.unescape(section(page, "calibration"))
+    assert f"{100 * off['mean_probability']:.2f}%" in text
+    assert f"{100 * truth.mean():.2f}%" in text
+    assert "too high" in text
+    assert "well calibrated" not in text
+    rows = tables_of(page)[
+        "Probability of each class on test nodes, mean over the seeds of a split"
+    ]
+    assert [row[0] for row in rows[1:]] == ["<fraud>", "mule"]
+    assert page.count('aria-label="Reliability diagram') == 3
+    page = render_report(make_data(calibration=recorded(classes=classes[1:])))
+    assert "well calibrated" in section(page, "calibration")
 
 
 def test_calibration_without_test_nodes_or_temperature(make_data, tables_of):

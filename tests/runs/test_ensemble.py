@@ -68,7 +68,7 @@ def test_weights_come_from_the_validation_nodes_of_each_split(spec, small_graph,
         places = slice(2 * row, 2 * row + 2)
         val = torch.from_numpy(np.flatnonzero(split.val))
         logits = [
-            member.fitted.logits[place][val] / member.model.temperatures[place]
+            member.fitted.logits[place][val] * member.model.calibration[place, 0, 0]
             for member in trained
             for place in (2 * row, 2 * row + 1)
         ]

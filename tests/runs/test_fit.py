@@ -12,9 +12,9 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
+from hpgmn.base.calibration import fit_temperature
 from hpgmn.base.errors import HPGMNError
 from hpgmn.base.files import read_tensors, with_checksum, write_tensors
-from hpgmn.base.metrics import fit_temperature
 from hpgmn.base.settings import read_yaml, settings_dict
 from hpgmn.graph import Graph
 from hpgmn.models.hpgmn import HPGMNSettings
@@ -248,9 +248,10 @@ def test_probabilities_are_scaled_by_temperatures_of_the_validation_nodes(small_
         assert one[f"{key}_before"] == other[f"{key}_before"] == other[f"{key}_after"]
     assert one["nll_after"] != one["nll_before"]
     saved = SavedModel.read(tmp_path / "scaled" / "model.safetensors")
-    assert saved.temperatures == found
+    assert (1 / saved.calibration[:, 0, 0]).tolist() == found
     means = scaled["calibration"]["mean_temperature"]
-    assert saved.mean_temperatures == [means[0], means[0], means[1], means[1]]
+    expected = [means[0], means[0], means[1], means[1]]
+    assert (1 / saved.mean_calibration[:, 0, 0]).tolist() == expected
 
 
 def test_the_errors_are_those_of_the_predictions_on_test_nodes(small_graph, tmp_path):

@@ -9,6 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
+from hpgmn.base.calibration import from_temperatures
 from hpgmn.base.errors import HPGMNError
 from hpgmn.base.files import RUN_FORMAT, write_tensors
 from hpgmn.graph import Split
@@ -43,8 +44,8 @@ def result(**changes):
         y=Y,
         val=[VAL] * 2,
         test=[TEST] * 2,
-        temperatures=[1.5, 2.0],
-        mean_temperatures=[0.5, 0.5],
+        calibration=from_temperatures([1.5, 2.0], 2),
+        mean_calibration=from_temperatures([0.5, 0.5], 2),
         val_score=torch.tensor([1.0, 0.5]),
         best_epoch=torch.tensor([4, 2]),
         history=HISTORY,
@@ -90,8 +91,8 @@ def test_without_test_nodes_or_with_one_seed_there_is_less():
     found = run_metrics(SPEC, result(test=[~TEST & ~VAL] * 2), "g", SUMMARY)
     assert (found["test_score_mean"], found["test_score"]) == (None, [])
     assert "ensemble" not in found
-    one = {key: getattr(result(), key)[:1] for key in ("val", "test", "temperatures")}
-    one |= {"logits": result().logits[:1], "mean_temperatures": [1.0]}
+    one = {key: getattr(result(), key)[:1] for key in ("val", "test", "calibration")}
+    one |= {"logits": result().logits[:1], "mean_calibration": from_temperatures([1.0], 2)}
     found = run_metrics(replace(SPEC, seeds=1), result(**one), "g", SUMMARY)
     assert found["test_score"] == [0.75]
     assert "ensemble" not in found

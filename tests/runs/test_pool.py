@@ -64,7 +64,7 @@ def test_each_member_is_trained_as_it_would_be_alone(start, small_graph, tmp_pat
         expected = alone(member, small_graph, tmp_path / member.name)
         assert one.fitted.logits.equal(expected.fitted.logits)
         assert one.fitted.val_score.tolist() == expected.metrics["val_score"]
-        assert one.model.temperatures == expected.model.temperatures
+        assert one.model.calibration.tolist() == expected.model.calibration.tolist()
 
 
 def test_the_best_has_the_highest_score_ties_by_loss(start):
@@ -261,7 +261,7 @@ def test_refit_trains_on_train_and_validation_nodes_for_the_selected_epochs(smal
     after = alone(member, small_graph, tmp_path / "after", refit=True)
     for key in ("val_score", "epochs"):
         assert after.metrics[key] == before.metrics[key]
-    assert after.model.temperatures == before.model.temperatures
+    assert after.model.calibration.tolist() == before.model.calibration.tolist()
     assert after.metrics["refit"]
     assert "refit" not in before.metrics
     # The same by hand: the last of as many epochs as were selected, on both kinds of nodes.

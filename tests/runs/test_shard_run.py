@@ -16,9 +16,9 @@ import torch
 from tests.conftest import environment
 
 import hpgmn as package
+from hpgmn.base.calibration import calibrated_probabilities
 from hpgmn.base.errors import HPGMNError, SettingError
 from hpgmn.base.files import read_tensors, write_tensors
-from hpgmn.base.metrics import calibrated_probabilities
 from hpgmn.base.settings import read_yaml
 from hpgmn.cli import main
 from hpgmn.runs import shard_run as module
@@ -158,7 +158,7 @@ def test_a_run_on_shards_has_the_files_of_a_run(tmp_path, trained_writer):
     names = np.array(graph.class_names)
     assert table["label"][:200] == names[graph.y].tolist()
     assert table["prediction"] == names[logits.argmax(dim=-1).numpy()].reshape(-1).tolist()
-    chances = calibrated_probabilities(logits, model.temperatures)[:, :, 0].reshape(-1)
+    chances = calibrated_probabilities(logits, model.calibration)[:, :, 0].reshape(-1)
     assert table[f"probability_{names[0]}"] == pytest.approx(chances.tolist(), abs=1e-5)
     roles = np.array(table["role"][:200])
     right = logits.argmax(dim=-1).numpy() == graph.y
@@ -169,7 +169,7 @@ def test_a_run_on_shards_has_the_files_of_a_run(tmp_path, trained_writer):
     assert metrics["nodes"]["train"] == [int(split.train.sum())]
     assert metrics["ensemble"]["seeds"] == 2
     assert metrics == read_metrics(tmp_path / "run" / "metrics.json")
-    assert model.temperatures != [1.0, 1.0]
+    assert (model.calibration[:, 0] != 1).all()
     assert len((tmp_path / "run" / "history.jsonl").read_text().splitlines()) == 6
     assert not (tmp_path / "run" / "state").exists()
 

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 
+from hpgmn.base.calibration import Calibrator, fit_temperature, from_temperatures
 from hpgmn.base.errors import HPGMNError
 from hpgmn.base.files import with_checksum
-from hpgmn.base.metrics import fit_temperature, fit_temperatures
 from hpgmn.base.settings import make_settings
 from hpgmn.graph import Graph
 from hpgmn.models import find_model
@@ -46,7 +46,7 @@ def test_logits_are_the_weighted_mean_of_log_probabilities(ensemble, small_membe
     expected = np.zeros((2, 18, 3))
     for name, (model, fitted) in small_members.items():
         for place, weight in enumerate(WEIGHTS[name]):
-            scores = fitted.logits[place].double().numpy() / model.temperatures[place]
+            scores = fitted.logits[place].double().numpy() * model.calibration[place, 0]
             logs = scores - np.log(np.exp(scores).sum(axis=1, keepdims=True))
             expected[place // 2] += weight * logs
     np.testing.assert_allclose(ensemble.logits(small_graph), expected, atol=1e-5)
@@ -87,15 +87,15 @@ def _without_outputs(ensemble):
 def test_temperatures_are_fitted_to_the_ensemble(ensemble, small_graph, tmp_path):
     logits = ensemble.logits(small_graph)
     val = [small_graph.split(1).val, small_graph.split(0).val]
-    ensemble.temperatures = fit_temperatures(logits, small_graph.y, val)
+    ensemble.calibration = Calibrator().fit(logits, small_graph.y, val)
     expected = [
         fit_temperature(row[torch.from_numpy(mask)].double().numpy(), small_graph.y[mask])
         for row, mask in zip(logits, val, strict=True)
     ]
-    assert ensemble.temperatures == expected
+    np.testing.assert_array_equal(ensemble.calibration, from_temperatures(expected, 3))
     ensemble.write(tmp_path)
     second = SavedEnsemble.read(tmp_path).choose([1])
-    assert second.temperatures == expected[1:]
+    np.testing.assert_array_equal(second.calibration, from_temperatures(expected[1:], 3))
     chances = (logits[1].double() / expected[1]).softmax(dim=-1)
     torch.testing.assert_close(
         second.mean_probabilities(small_graph).double(), chances, atol=1e-6, rtol=0

@@ -10,9 +10,9 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
+from hpgmn.base.calibration import Calibrator, fit_temperature, from_temperatures
 from hpgmn.base.errors import HPGMNError
 from hpgmn.base.files import RUN_FORMAT, _tensor_checksum
-from hpgmn.base.metrics import fit_temperature, fit_temperatures
 from hpgmn.base.settings import make_settings
 from hpgmn.graph import Graph
 from hpgmn.models import MODELS
@@ -303,17 +303,17 @@ def test_temperatures_are_kept_and_chosen_with_their_replicas(small_graph, tmp_p
     splits = [small_graph.split(0), small_graph.split(1)]
     masks = [[getattr(split, part) for split in splits] for part in ("train", "val")]
     model = SavedModel.of(model.entry, fitted, small_graph, *masks)
-    expected = fit_temperatures(fitted.logits, small_graph.y, masks[1])
-    assert len(set(expected)) == 2
+    expected = Calibrator().fit(fitted.logits, small_graph.y, masks[1])
+    assert expected[0, 0, 0] != expected[1, 0, 0]
     model.write(tmp_path / "m.safetensors")
     found = SavedModel.read(tmp_path / "m.safetensors")
-    assert found.temperatures == expected
-    assert found.mean_temperatures == pytest.approx(expected, rel=1e-5)  # one seed on each split
-    assert not {"temperatures", "mean_temperatures"} & set(found.metadata)
-    assert found.choose([1]).temperatures == expected[1:]
-    assert found.choose([1]).mean_temperatures == found.mean_temperatures[1:]
-    scale = torch.tensor(expected).view(2, 1, 1)
-    chances = (found.logits(small_graph) / scale).softmax(dim=-1)
+    np.testing.assert_array_equal(found.calibration, expected)
+    np.testing.assert_allclose(found.mean_calibration, expected, rtol=1e-5)  # one seed each
+    assert not {"calibration", "mean_calibration"} & set(found.metadata)
+    np.testing.assert_array_equal(found.choose([1]).calibration, expected[1:])
+    np.testing.assert_array_equal(found.choose([1]).mean_calibration, found.mean_calibration[1:])
+    scale = torch.from_numpy(expected[:, :1])
+    chances = (found.logits(small_graph) * scale).softmax(dim=-1).float()
     alone = found.choose([1]).mean_probabilities(small_graph)
     torch.testing.assert_close(alone, chances[1], atol=1e-5, rtol=1e-4)
 
@@ -325,7 +325,8 @@ def test_the_average_over_seeds_has_a_temperature_of_its_own(small_graph):
     model = SavedModel.of(MODELS["hpgmn"], fitted, small_graph, [split.train] * 3, [split.val] * 3)
     mean = fitted.logits.double().softmax(dim=-1).mean(dim=0)
     temperature = fit_temperature(mean.log().numpy()[split.val], small_graph.y[split.val])
-    assert model.mean_temperatures == pytest.approx([temperature] * 3)
+    expected = from_temperatures([temperature] * 3, 3)
+    np.testing.assert_allclose(model.mean_calibration, expected)
     powers = mean ** (1 / temperature)
     expected = powers / powers.sum(dim=-1, keepdim=True)
     found = model.mean_probabilities(small_graph)
@@ -339,38 +340,43 @@ def test_some_seeds_of_a_split_have_not_the_temperature_of_all(small_graph):
     masks = [[getattr(split, part) for split in splits] for part in ("train", "val")]
     fitted = fit_replicas(small_graph, MODELS["hpgmn"], replicas, list(zip(*masks, strict=True)))
     model = SavedModel.of(MODELS["hpgmn"], fitted, small_graph, *masks)
-    own, together = model.temperatures, model.mean_temperatures
-    assert len({*own, together[0]}) == 5
-    assert model.choose([0, 1, 2]).mean_temperatures == together[:3]
-    assert model.choose([3]).mean_temperatures == together[3:]
-    assert model.choose([1]).mean_temperatures == [own[1]]
-    expected = pytest.approx([(own[0] + own[2]) / 2, (own[0] + own[2]) / 2, together[3]])
-    assert model.choose([0, 2, 3]).mean_temperatures == expected
+    own, together = model.calibration, model.mean_calibration
+    assert len({*own[:, 0, 0], together[0, 0, 0]}) == 5
+    np.testing.assert_array_equal(model.choose([0, 1, 2]).mean_calibration, together[:3])
+    np.testing.assert_array_equal(model.choose([3]).mean_calibration, together[3:])
+    np.testing.assert_array_equal(model.choose([1]).mean_calibration, own[[1]])
+    half = (own[0] + own[2]) / 2
+    np.testing.assert_allclose(model.choose([0, 2, 3]).mean_calibration, [half, half, together[3]])
     alone = model.choose([0, 2]).choose([1])
-    assert alone.mean_temperatures == [own[2]]
-    chances = (model.logits(small_graph)[2] / own[2]).softmax(dim=-1)
+    np.testing.assert_array_equal(alone.mean_calibration, own[[2]])
+    chances = (model.logits(small_graph)[2] * own[2, 0, 0]).softmax(dim=-1)
     found = alone.mean_probabilities(small_graph)
     torch.testing.assert_close(found, chances, atol=1e-5, rtol=1e-4)
 
 
-def test_a_file_from_before_temperatures_is_read(saved):
+@pytest.mark.parametrize("has_temperatures", [False, True])
+def test_a_file_from_before_calibrations_is_read(saved, has_temperatures):
     tensors, about = load_file(saved), about_of(saved)
-    del about["temperatures"], about["mean_temperatures"], about["checksum"]
+    del about["calibration"], about["mean_calibration"], about["checksum"]
+    if has_temperatures:
+        about |= {"temperatures": [2.0, 4.0], "mean_temperatures": [2.0, 4.0]}
     for replica in about["replicas"]:
         del replica["settings"]["class_weights"]
     rewrite(saved, about | {"checksum": _tensor_checksum(tensors, about)})
     found = SavedModel.read(saved)
-    assert found.temperatures == found.mean_temperatures == [1.0, 1.0]
+    expected = from_temperatures([2.0, 4.0] if has_temperatures else [1.0, 1.0], 3)
+    np.testing.assert_array_equal(found.calibration, expected)
+    np.testing.assert_array_equal(found.mean_calibration, expected)
     assert found.replicas[0].settings == TINY
 
 
-@pytest.mark.parametrize("kind", ["temperatures", "mean_temperatures"])
-def test_too_few_temperatures_are_told(saved, kind):
+@pytest.mark.parametrize("kind", ["temperatures", "calibration", "mean_calibration"])
+def test_too_few_calibrations_are_told(saved, kind):
     tensors, about = load_file(saved), about_of(saved)
     del about["checksum"]
+    if kind == "temperatures":
+        del about["calibration"]
     about[kind] = [1.5]
     rewrite(saved, about | {"checksum": _tensor_checksum(tensors, about)})
-    with pytest.raises(
-        HPGMNError, match=r"damaged or not an hpgmn file \(1 temperatures for 2 runs"
-    ):
+    with pytest.raises(HPGMNError, match=r"damaged or not an hpgmn file \(.* for 2 runs"):
         SavedModel.read(saved)

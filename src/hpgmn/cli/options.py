@@ -63,7 +63,7 @@ Calibration: TypeAlias = Annotated[
     typer.Option(
         "--calibration/--no-calibration",
         show_default=False,
-        help="Scale probabilities by a temperature fitted to the validation nodes [on].",
+        help="Calibrate probabilities on the validation nodes [on].",
     ),
 ]
 Deterministic: TypeAlias = Annotated[

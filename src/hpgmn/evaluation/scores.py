@@ -12,17 +12,19 @@ import torch
 from scipy import special
 from torch import Tensor
 
-from hpgmn.base.metrics import (
-    RANKING_METRICS,
+from hpgmn.base.calibration import (
     brier_score,
+    calibrated_logits,
     calibration_error,
-    conformal_quantile,
+    chance_error,
     coverage_curve,
+    decision_logits,
+    from_temperatures,
     log_loss,
-    mean_logits,
     reliability,
     threshold_for_accuracy,
 )
+from hpgmn.base.metrics import RANKING_METRICS, conformal_quantile, mean_logits
 from hpgmn.base.metrics import metric as metric_of
 from hpgmn.base.tasks import is_known
 from hpgmn.graph import Array
@@ -88,6 +90,7 @@ def ensemble_scores(
     *,
     seeds: int,
     size: int,
+    calibration: Array | None = None,
 ) -> list[float]:
     """Score class probabilities averaged over seeds; return one score per group, split by split.
 
@@ -97,6 +100,7 @@ def ensemble_scores(
         masks: R masks, equal for the seeds of a split.
         seeds: number of seeds of each split.
         size: consecutive seeds of a split averaged in a group; an incomplete group is dropped.
+        calibration: (R, 3, C) of the average over the seeds of each run's split.
     """
     first = [
         start + offset
@@ -109,8 +113,11 @@ def ensemble_scores(
     stacked = torch.stack(
         [(group if is_regression else group.softmax(dim=-1)).mean(dim=0) for group in groups]
     )
-    if metric in RANKING_METRICS and stacked.shape[-1] > 2:
+    shifts = calibration is not None and calibration[:, 1:].any()
+    if shifts or (metric in RANKING_METRICS and stacked.shape[-1] > 2):
         stacked = stacked.log()  # logits again: of two classes any rising function ranks alike
+    if calibration is not None and shifts:
+        stacked = decision_logits(stacked, calibration[first])
     return scores(stacked, y, [masks[start] for start in first], metric, positive)
 
 
@@ -120,37 +127,53 @@ TARGET_ACCURACIES = (0.8, 0.9, 0.95, 0.99)
 FEWEST_ANSWERED = 20
 """Fewest validation nodes above a threshold."""
 
+TOLERATED = 0.3
+"""A mean probability may differ from the rate of its class by this part of the rate."""
+
+MOST_DIAGRAMS = 6
+"""Classes up to which each has a reliability diagram."""
+
 
 def calibration_report(
     logits: Tensor,
-    temperatures: Sequence[float],
+    calibration: Array,
     y: Array,
     val: Sequence[Array],
     test: Sequence[Array],
     *,
     seeds: int = 1,
-    mean_temperatures: Sequence[float] | None = None,
+    mean_calibration: Array | None = None,
+    class_names: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """Return the calibration section of ``metrics.json``, before and after temperature scaling.
+    """Return the calibration section of ``metrics.json``, before and after calibration.
 
-    Errors are of each run; reliability bins, coverage and thresholds are of the average over the
-    seeds of a split, pooled over splits. Non-finite logits or missing test nodes leave parts out.
+    Errors are of each run; classes, reliability bins, coverage and thresholds are of the average
+    over the seeds of a split, pooled over splits. Non-finite logits or missing test nodes leave
+    parts out.
 
     Args:
         logits: (R, N, C), the seeds of a split one after the other.
-        temperatures: R.
+        calibration: (R, 3, C).
         y: (N,) true labels.
         val: R masks; thresholds are fitted on these nodes.
         test: R masks; everything else is measured on these nodes.
         seeds: number of seeds of each split.
-        mean_temperatures: R, of the average over the seeds of each run's split; None for
-            ``temperatures``.
+        mean_calibration: (R, 3, C), of the average over the seeds of each run's split; None for
+            ``calibration``.
+        class_names: C of them; without names classes are left out.
     """
-    report: dict[str, Any] = {"temperature": list(temperatures)}
+    of_means = (calibration if mean_calibration is None else mean_calibration)[::seeds]
+    report: dict[str, Any] = {
+        "temperature": (1 / calibration[:, 0].max(axis=1)).tolist(),
+        "mean_temperature": (1 / of_means[:, 0].max(axis=1)).tolist(),
+    }
+    if calibration[:, 1].any():  # slope and intercept, or vector scaling
+        report |= {"scale": calibration[:, 0].tolist(), "bias": calibration[:, 1].tolist()}
     if not logits.isfinite().all():  # JSON has no NaN
         return report
-    means, scales = _means(logits, mean_temperatures or temperatures, seeds)
-    confidence, right = _confidences(means, scales, y, val[::seeds])
+    starts = range(0, logits.shape[0], seeds)
+    means = [logits[at] if seeds == 1 else mean_logits(logits[at : at + seeds]) for at in starts]
+    confidence, right = _confidences(*_pool(means, of_means, y, val[::seeds]))
     report["thresholds"] = [
         {"wanted_accuracy": target, **(asdict(threshold) if threshold else {"threshold": None})}
         for target in TARGET_ACCURACIES
@@ -158,54 +181,89 @@ def calibration_report(
     ]
     if not all(mask.any() for mask in test):
         return report
-    for name, scale in (("before", [1.0] * len(test)), ("after", list(temperatures))):
+    identity = from_temperatures([1.0] * len(test), logits.shape[-1])
+    for name, maps in (("before", identity), ("after", calibration)):
         rows = [
-            _probability_errors(run_logits[torch.from_numpy(np.asarray(mask))], divisor, y[mask])
-            for run_logits, divisor, mask in zip(logits, scale, test, strict=True)
+            _probability_errors(*_pool([logits[run]], maps[run : run + 1], y, [test[run]]))
+            for run in range(len(test))
         ]
         for key in rows[0]:
             values = [row[key] for row in rows]
             report[f"{key}_{name}"] = values
             report[f"{key}_{name}_mean"] = float(np.mean(values))
-    confidence, right = _confidences(means, scales, y, test[::seeds])
+    logs, labels = _pool(means, of_means, y, test[::seeds])
+    confidence, right = _confidences(logs, labels)
     report["reliability"] = [asdict(bin_) for bin_ in reliability(confidence, right)]
     report["coverage"] = [asdict(point) for point in coverage_curve(confidence, right)]
+    report["classes"] = [
+        {"class": str(name), **class_calibration(np.exp(logs[:, number]), labels == number)}
+        for number, name in enumerate(class_names)
+    ]
+    if len(class_names) > MOST_DIAGRAMS:
+        for row in report["classes"]:
+            del row["reliability"]
     return report
 
 
-def _means(
-    logits: Tensor, temperatures: Sequence[float], seeds: int
-) -> tuple[Sequence[Tensor], Sequence[float]]:
-    """Average the seeds of each split, as logits; return them with their temperatures."""
-    if seeds == 1:
-        return list(logits), temperatures
-    starts = range(0, logits.shape[0], seeds)
-    return [mean_logits(logits[at : at + seeds]) for at in starts], temperatures[::seeds]
+def _pool(
+    logits: Sequence[Tensor], calibration: Array, y: Array, masks: Sequence[Array]
+) -> tuple[Array, Array]:
+    """Return calibrated log-probabilities (n, C) and labels (n,) of the masked nodes."""
+    parts = []
+    for number, (run_logits, mask) in enumerate(zip(logits, masks, strict=True)):
+        chosen = run_logits[torch.from_numpy(np.asarray(mask))].double()[None]
+        scaled = calibrated_logits(chosen, calibration[number : number + 1])
+        parts.append(scaled[0].log_softmax(dim=-1).numpy())
+    return np.concatenate(parts), np.concatenate([y[mask] for mask in masks])
 
 
-def _probability_errors(logits: Tensor, temperature: float, labels: Array) -> dict[str, float]:
-    """Compute calibration error, log loss and Brier score of some nodes."""
-    log_chances = (logits.double() / temperature).log_softmax(dim=-1).numpy()
-    chances = np.exp(log_chances)
-    confidence, right = chances.max(axis=1), chances.argmax(axis=1) == labels
+def _probability_errors(logs: Array, labels: Array) -> dict[str, float]:
+    """Compute calibration errors, log loss and Brier score from log-probabilities (n, C)."""
+    chances = np.exp(logs)
+    confidence, right = _confidences(logs, labels)
+    by_class = [
+        calibration_error(chances[:, number], labels == number)
+        for number in range(chances.shape[1])
+    ]
     return {
         "ece": calibration_error(confidence, right),
         "ece_equal_mass": calibration_error(confidence, right, equal_mass=True),
-        "nll": log_loss(log_chances, labels),
+        "ece_by_class": float(np.mean(by_class)),
+        "nll": log_loss(logs, labels),
         "brier": brier_score(chances, labels),
     }
 
 
-def _confidences(
-    logits: Sequence[Tensor], temperatures: Sequence[float], y: Array, masks: Sequence[Array]
-) -> tuple[Array, Array]:
-    """Return confidence and correctness of the masked nodes, pooled over runs."""
-    confidence, right = [], []
-    for run_logits, temperature, mask in zip(logits, temperatures, masks, strict=True):
-        chosen = run_logits[torch.from_numpy(np.asarray(mask))].double()
-        confidence.append((chosen / temperature).softmax(dim=-1).amax(dim=-1).numpy())
-        right.append(chosen.argmax(dim=-1).numpy() == y[mask])
-    return np.concatenate(confidence), np.concatenate(right)
+def _confidences(logs: Array, labels: Array) -> tuple[Array, Array]:
+    """Return the probability of the most likely class, and whether it is the label."""
+    return np.exp(logs.max(axis=1)), logs.argmax(axis=1) == labels
+
+
+def class_calibration(probability: Array, is_class: Array) -> dict[str, Any]:
+    """Compare the probability of a class with how often nodes are of that class.
+
+    The verdict is "overstated" or "understated" if the mean probability differs from the rate by
+    more than :data:`TOLERATED` of the rate and twice its standard error, "uneven" if the error of
+    the bins exceeds twice what chance explains and that part of the rate, else "good".
+    """
+    mean, rate = float(probability.mean()), float(is_class.mean())
+    error, chance = calibration_error(probability, is_class), chance_error(probability)
+    noise = 2 * math.sqrt(rate * (1 - rate) / is_class.size)
+    rarer = TOLERATED * min(rate, 1 - rate)
+    verdict = "good"
+    if abs(mean - rate) > max(rarer, noise):
+        verdict = "overstated" if mean > rate else "understated"
+    elif error > max(rarer, 2 * chance):
+        verdict = "uneven"
+    return {
+        "mean_probability": mean,
+        "rate": rate,
+        "nodes": int(is_class.size),
+        "error": error,
+        "chance_error": chance,
+        "verdict": verdict,
+        "reliability": [asdict(bin_) for bin_ in reliability(probability, is_class)],
+    }
 
 
 INTERVALS = (0.8, 0.95)

@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from hpgmn.base.calibration import calibrated_logits
 from hpgmn.base.errors import HPGMNError, Remedy
 from hpgmn.base.metrics import mean_logits
 from hpgmn.explain.explanation import Pattern
@@ -53,7 +54,7 @@ class ReplicaView:
         labels: (N,) the class each node counts as, -1 unknown: the pseudo-labels of HP-GMN, train
             labels and predictions of other models.
         shares: (N, C) what soft counts read instead; None if counts are hard.
-        temperature: of the average over the seeds of its split.
+        calibration: (3, C) of the average over the seeds of its split.
     """
 
     entry: ModelEntry
@@ -64,7 +65,7 @@ class ReplicaView:
     attention: Tensor | None
     labels: Array
     shares: Array | None
-    temperature: float
+    calibration: Array
 
     @property
     def graph(self) -> Graph:
@@ -136,7 +137,7 @@ def open_replicas(
 ) -> list[ReplicaView]:
     """Open every replica of a trained model on a graph."""
     on_graph = saved.on_graph(graph, device)
-    replicas = [_open(on_graph, r, saved.mean_temperatures[r]) for r in range(len(saved.replicas))]
+    replicas = [_open(on_graph, r, saved.mean_calibration[r]) for r in range(len(saved.replicas))]
     if not np.isfinite(mean_probabilities(replicas)).all():
         raise HPGMNError(
             "The model's probabilities are not finite and cannot be explained.",
@@ -145,7 +146,7 @@ def open_replicas(
     return replicas
 
 
-def _open(on_graph: ModelOnGraph, index: int, temperature: float) -> ReplicaView:
+def _open(on_graph: ModelOnGraph, index: int, calibration: Array) -> ReplicaView:
     entry, task = on_graph.entry, on_graph.task.subset([index])
     parameters = {
         stage: {name: value[index : index + 1] for name, value in values.items()}
@@ -179,7 +180,7 @@ def _open(on_graph: ModelOnGraph, index: int, temperature: float) -> ReplicaView
         attention=attention,
         labels=labels[0],
         shares=None if shares is None else shares[0],
-        temperature=temperature,
+        calibration=calibration,
     )
 
 
@@ -211,7 +212,8 @@ def mean_probabilities(replicas: Sequence[ReplicaView]) -> Array:
 
 def mean_log_probabilities(replicas: Sequence[ReplicaView], logits: Tensor) -> Tensor:
     """Return (…, C) logarithms of the calibrated average probabilities of logits (R, …, C)."""
-    return (mean_logits(logits) / replicas[0].temperature).log_softmax(dim=-1)
+    calibration = replicas[0].calibration[None]
+    return calibrated_logits(mean_logits(logits)[None], calibration)[0].log_softmax(dim=-1)
 
 
 def missing_notes(replicas: Sequence[ReplicaView]) -> list[str]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Unpack, overload
 
@@ -35,7 +35,7 @@ NEIGHBORS = ("out", "in", "undirected", "both")
 class Split:
     """Three disjoint sets of nodes, each a boolean mask of length N.
 
-    ``calibration`` is a fourth, reserved by :func:`~hpgmn.graph.calibration.reserve_calibration`; None: no node is.
+    ``calibration`` is a fourth set, reserved for conformal prediction; None: no node is.
     """
 
     train: Array

@@ -54,8 +54,9 @@ from hpgmn.statistics import (
     base_name,
     statistic_names,
 )
-from hpgmn.statistics.definitions import ClassMeans, TargetMeans, diffusion_is_sketched, num_groups
+from hpgmn.statistics.definitions import ClassMeans, diffusion_is_sketched
 from hpgmn.statistics.labelwise import one_hot
+from hpgmn.statistics.targets import TargetMeans, num_groups
 
 
 @dataclass(frozen=True, kw_only=True)

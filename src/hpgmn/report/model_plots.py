@@ -34,8 +34,16 @@ _LETTER = 0.078  # average width of a letter, in inches
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*", ".")
 
 
-def reliability_diagram(bins: Sequence[Mapping[str, Any]], prefix: str) -> str:
-    """Draw accuracy by bin of confidence, above the share of nodes in each non-empty bin."""
+def reliability_diagram(
+    bins: Sequence[Mapping[str, Any]], prefix: str, label: str | None = None
+) -> str:
+    """Draw accuracy by bin of confidence, above the share of nodes in each non-empty bin.
+
+    With a class, draw the share of its nodes by its probability.
+    """
+    x, y = "confidence", "accuracy"
+    if label is not None:
+        x, y = f"probability of '{short(label)}'", "nodes of that class"
     low, high, count, confidence, accuracy = (
         np.array([float(row[key]) for row in bins])
         for key in ("low", "high", "count", "confidence", "accuracy")
@@ -47,21 +55,20 @@ def reliability_diagram(bins: Sequence[Mapping[str, Any]], prefix: str) -> str:
         bars = {"align": "edge", "lw": 0.6}
         above.bar(low, accuracy, high - low, color=TRAINING, ec="white", **bars)
         above.plot([0, 1], [0, 1], color=VALIDATION, linestyle="--", lw=1.4, label="calibrated")
-        above.plot(confidence, accuracy, "o", ms=3.5, color=INK, label="mean confidence of a bin")
-        above.set(xlim=(0, 1), ylim=(0, 1), ylabel="accuracy")
+        above.plot(confidence, accuracy, "o", ms=3.5, color=INK, label="mean of a bin")
+        above.set(xlim=(0, 1), ylim=(0, 1), ylabel=y)
         percent_axis(above)
         legend(above)
         below.bar(low, count / count.sum(), high - low, color=FAINT, ec="#8c959f", **bars)
-        below.set(xlabel="confidence", ylabel="nodes")
+        below.set(xlabel=x, ylabel="nodes")
         percent_axis(below)
         gap = np.abs(confidence - accuracy)
         worst = int(gap.argmax())
         side = "below" if accuracy[worst] < confidence[worst] else "above"
         alt = (
-            f"Reliability diagram of {count.sum():,.0f} test nodes in {len(bins)} bins of "
-            f"confidence. The largest gap is between {low[worst]:.2f} and {high[worst]:.2f}: "
-            f"accuracy {accuracy[worst]:.1%}, {100 * gap[worst]:.1f} points {side} the mean "
-            "confidence."
+            f"Reliability diagram of {count.sum():,.0f} test nodes in {len(bins)} bins of {x}. The "
+            f"largest gap is between {low[worst]:.2f} and {high[worst]:.2f}: {y} "
+            f"{accuracy[worst]:.1%}, {100 * gap[worst]:.1f} points {side} the mean."
         )
         return inline_svg(figure, prefix, alt)
 

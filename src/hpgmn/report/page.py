@@ -161,10 +161,12 @@ def _headline(data: ReportData) -> dict[str, Any]:
         score = _mean_and_std(data, estimator, "test_accuracy")
         tiles.append(("Label estimator", score, "accuracy from attributes alone"))
     calibration = mapping(metrics.get("calibration"))
-    error = number(calibration.get("ece_after_mean"))
+    by_class = "_by_class" if "ece_by_class_after_mean" in calibration else ""  # since 0.4
+    error = number(calibration.get(f"ece{by_class}_after_mean"))
     if not math.isnan(error):
-        before = percent(number(calibration.get("ece_before_mean")))
-        tiles.append(("Calibration error", percent(error), f"{before} without temperature"))
+        before = percent(number(calibration.get(f"ece{by_class}_before_mean")))
+        over = "mean over classes, " if by_class else ""
+        tiles.append(("Calibration error", percent(error), f"{over}{before} before"))
     if members := metrics.get("members"):
         used = sum(row["weight"] > 0 for row in members)
         tiles.append(("Members", f"{used}", f"of {len(members)} trained"))
@@ -283,7 +285,18 @@ def _calibration(data: ReportData, recorded: Mapping[str, Any]) -> dict[str, Any
     bins = [row for row in reliability if row["count"]]
     temperatures = np.array([number(value) for value in recorded.get("temperature") or []])
     is_fitted = data.config.get("calibrate") is not False
+    classes = recorded.get("classes") or []
     return {
+        "classes": classes,
+        "diagrams": [
+            model_plots.reliability_diagram(
+                [part for part in row["reliability"] if part["count"]],
+                f"reliability-{index}",
+                row["class"],
+            )
+            for index, row in enumerate(classes)
+            if row.get("reliability")
+        ],
         "content": {**recorded, **lists},
         "num_runs": data.num_runs,
         "temperature": value_range(temperatures, "{:.2f}") if is_fitted else None,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import shutil
 from collections.abc import Sequence
@@ -13,7 +14,7 @@ import torch
 from torch import Tensor
 
 from hpgmn.base.files import write_text
-from hpgmn.base.metrics import BALANCED_METRICS, fit_temperatures
+from hpgmn.base.metrics import BALANCED_METRICS
 from hpgmn.base.settings import read_yaml, to_plain
 from hpgmn.evaluation.scores import scores
 from hpgmn.evaluation.selection import select_weights
@@ -31,6 +32,8 @@ from hpgmn.training.ensemble import (
     mix_logits,
 )
 from hpgmn.training.replicas import Fitted
+
+logger = logging.getLogger(__name__)
 
 
 def ensemble_weights(
@@ -99,16 +102,23 @@ def write_ensemble(
 
     Args:
         refitted: the members as they are kept, if they were trained again after the selection;
-            weights, temperatures and validation scores are those of ``trained``.
+            weights, calibration and validation scores are those of ``trained``.
         **extra: further entries of ``metrics.json``.
     """
     spec, graph, folder, splits = training.spec, training.graph, training.folder, training.splits
     final = refitted or trained
+    for one in final:  # as in their logits below
+        one.model.calibration = one.mixed_calibration
     ensemble = SavedEnsemble.of({one.name: one.model for one in final}, weights, spec.splits)
     selected = ensemble_logits(spec, trained, weights)
-    if spec.calibrate:
-        val = [split.val for split in splits]
-        ensemble.temperatures = fit_temperatures(selected, graph.y, val)
+    val = [split.val for split in splits]
+    is_weighted = any(
+        replica.settings.class_weights != "none"
+        for model in ensemble.members.values()
+        for replica in model.replicas
+    )
+    calibrator = spec.calibrator(graph.class_names, is_weighted)
+    ensemble.calibration = calibrator.fit(selected, graph.y, val, logger.warning)
     logits = selected if refitted is None else ensemble_logits(spec, final, weights)
     ensemble.remember(graph, spec.device, logits)
     shutil.rmtree(folder / MEMBERS_FOLDER, ignore_errors=True)  # of a killed process
@@ -137,11 +147,9 @@ def write_ensemble(
             for key in ("statistics", "training")
         },
     )
-    temperatures = ensemble.temperatures
-    write_predictions(folder / PREDICTIONS_FILE, graph, fitted, splits, temperatures)
-    metrics = fitted_metrics(
-        *(replace(spec, seeds=1), graph, fitted, splits, temperatures, temperatures)
-    )
+    maps = ensemble.calibration
+    write_predictions(folder / PREDICTIONS_FILE, graph, fitted, splits, maps)
+    metrics = fitted_metrics(*(replace(spec, seeds=1), graph, fitted, splits, maps, maps))
     shown = ensemble.choose([0]).explained()[0]
     metrics |= {"config": spec.as_dict(), "explained_member": shown, "members": rows}
     metrics |= training.common_metrics() | extra

@@ -13,9 +13,11 @@ from typing import Any
 
 from torch import Tensor
 
+from hpgmn.base.calibration import calibrated_logits
 from hpgmn.base.errors import HPGMNError
 from hpgmn.base.files import json_digest, read_tensors
 from hpgmn.base.machine import reset_peak_memory
+from hpgmn.base.metrics import BALANCED_METRICS
 from hpgmn.base.parsing import read_json
 from hpgmn.base.settings import make_settings, read_yaml
 from hpgmn.graph import Array, Graph, Split
@@ -119,8 +121,17 @@ class TrainedMember:
         return self.member.name
 
     def calibrated_logits(self, place: int) -> Tensor:
-        """Return the logits (N, C) of a replica, divided by its temperature."""
-        return self.fitted.logits[place] / self.model.temperatures[place]
+        """Return the logits (N, C) of a replica as an ensemble mixes them."""
+        own = slice(place, place + 1)
+        return calibrated_logits(self.fitted.logits[own], self.mixed_calibration[own])[0]
+
+    @property
+    def mixed_calibration(self) -> Array:
+        """(R, 3, C), without biases where every class counts alike in decisions."""
+        calibration = self.model.calibration.copy()
+        if self.spec.metric in BALANCED_METRICS:
+            calibration[:, 1:] = 0
+        return calibration
 
 
 @dataclass(frozen=True)
@@ -250,8 +261,11 @@ class Training:
             )
         if not keep_statistics:
             fitted.statistics = None
-        val = [split.val for split in splits] if spec.calibrate else None
-        model = SavedModel.of(entry, fitted, self.graph, [train for train, _ in masks], val)
+        model = SavedModel.of(
+            *(entry, fitted, self.graph, [train for train, _ in masks]),
+            val=[split.val for split in splits],
+            calibrator=spec.calibrator(self.graph.class_names, settings.class_weights != "none"),
+        )
         member = member or Member(spec.model, spec.model, spec.settings)
         return TrainedMember(member, spec, fitted, model, time.perf_counter() - before)
 
@@ -265,13 +279,13 @@ class Training:
         model.write(folder / MODEL_FILE)
         write_history(folder / HISTORY_FILE, fitted.replicas, fitted.history)
         splits = self.replica_splits
-        write_predictions(folder / PREDICTIONS_FILE, self.graph, fitted, splits, model.temperatures)
+        write_predictions(folder / PREDICTIONS_FILE, self.graph, fitted, splits, model.calibration)
         estimates = None
         if "estimator" in model.done:
             with deterministic_algorithms(spec.deterministic, spec.device):
                 estimates = model.on_graph(self.graph, spec.device).estimator_logits
-        temperatures = (model.temperatures, model.mean_temperatures)
-        metrics = fitted_metrics(spec, self.graph, fitted, splits, *temperatures, estimates)
+        maps = (model.calibration, model.mean_calibration)
+        metrics = fitted_metrics(spec, self.graph, fitted, splits, *maps, estimates)
         metrics |= self.common_metrics() | extra
         finish(folder, metrics)
         return FittedRun(metrics, model, fitted, splits, spec)
@@ -319,7 +333,7 @@ def fit_run(spec: RunSpec, graph: Graph, folder: Path, **options: Any) -> Fitted
 def refit(training: Training, trained: TrainedMember, state: Path) -> TrainedMember:
     """Train a model again on train and validation nodes, for the epochs that were selected.
 
-    Temperatures and validation scores stay those of the first training: the validation nodes
+    Calibration and validation scores stay those of the first training: the validation nodes
     select nothing now.
     """
     masks = [(split.train | split.val, split.val) for split in training.replica_splits]
@@ -331,7 +345,7 @@ def refit(training: Training, trained: TrainedMember, state: Path) -> TrainedMem
         epochs=trained.fitted.best_epoch,
     )
     model, before = again.model, trained.model
-    model.temperatures, model.mean_temperatures = before.temperatures, before.mean_temperatures
+    model.calibration, model.mean_calibration = before.calibration, before.mean_calibration
     fitted = replace(
         again.fitted, val_score=trained.fitted.val_score, val_loss=trained.fitted.val_loss
     )
@@ -394,8 +408,8 @@ def fitted_metrics(
     graph: Graph,
     fitted: Fitted,
     splits: Sequence[Split],
-    temperatures: Sequence[float],
-    mean_temperatures: Sequence[float],
+    calibration: Array,
+    mean_calibration: Array,
     estimates: Tensor | None = None,
 ) -> dict[str, Any]:
     """Return the content of ``metrics.json`` that the training determines.
@@ -409,9 +423,9 @@ def fitted_metrics(
         y=graph.y,
         val=[split.val for split in splits],
         test=[split.test for split in splits],
-        calibration=[split.calibration for split in splits if split.calibration is not None],
-        temperatures=temperatures,
-        mean_temperatures=mean_temperatures,
+        reserved=[split.calibration for split in splits if split.calibration is not None],
+        calibration=calibration,
+        mean_calibration=mean_calibration,
         val_score=fitted.val_score,
         best_epoch=list(fitted.best_epoch.values())[-1],
         history=fitted.history,

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from torch import Tensor
 
+from hpgmn.base.calibration import calibrated_probabilities, decision_logits
 from hpgmn.base.errors import HPGMNError, Remedy
 from hpgmn.base.files import (
     RUN_FORMAT,
@@ -26,7 +27,7 @@ from hpgmn.base.files import (
     write_text,
 )
 from hpgmn.base.machine import hardware, peak_memory_mb
-from hpgmn.base.metrics import REGRESSION_METRICS, calibrated_probabilities, plain_score
+from hpgmn.base.metrics import REGRESSION_METRICS, plain_score
 from hpgmn.base.parsing import read_json
 from hpgmn.base.tasks import is_target
 from hpgmn.base.version import __version__
@@ -57,28 +58,28 @@ class TrainingResult:
         y: (M,) their true labels.
         val: R masks of the validation nodes.
         test: R masks of the test nodes.
-        temperatures: R.
-        mean_temperatures: R, of the average over the seeds of each replica's split.
+        calibration: (R, 3, C).
+        mean_calibration: (R, 3, C), of the average over the seeds of each replica's split.
         val_score: (R,) of the best epoch.
         best_epoch: (R,) of the last stage.
         history: for each stage and each recorded number (epochs, R).
         seconds: of statistics and of training.
         estimator_logits: (R, M, C) of the label estimator; None without one.
-        calibration: R masks of the nodes reserved for conformal prediction, or empty.
+        reserved: R masks of the nodes reserved for conformal prediction, or empty.
     """
 
     logits: Tensor
     y: Array
     val: Sequence[Array]
     test: Sequence[Array]
-    temperatures: Sequence[float]
-    mean_temperatures: Sequence[float]
+    calibration: Array
+    mean_calibration: Array
     val_score: Tensor
     best_epoch: Tensor
     history: Mapping[str, Mapping[str, Tensor]]
     seconds: Mapping[str, float]
     estimator_logits: Tensor | None = None
-    calibration: Sequence[Array] = ()
+    reserved: Sequence[Array] = ()
 
 
 def graph_summary(graph: Graph | Shards, homophily: float | None) -> dict[str, Any]:
@@ -117,9 +118,10 @@ def run_metrics(
     score, accuracy, estimator, ensemble = None, None, None, {}
     if all(mask.any() for mask in result.test):
         test = (result.y, result.test)
-        score = Score.of(scores(result.logits, *test, spec.metric, positive))
+        decided = decision_logits(result.logits, result.calibration)
+        score = Score.of(scores(decided, *test, spec.metric, positive))
         if not is_regression:
-            accuracy = Score.of(scores(result.logits, *test, "accuracy"))
+            accuracy = Score.of(scores(decided, *test, "accuracy"))
         if result.estimator_logits is not None and is_regression:
             estimated = Score.of(scores(result.estimator_logits, *test, spec.metric))
             estimator = {"test_score_mean": estimated.mean, "test_score_std": estimated.std}
@@ -130,7 +132,10 @@ def run_metrics(
             size = ensemble_size(len(spec.splits), spec.seeds)
             mean = Score.of(
                 ensemble_scores(
-                    *(result.logits, *test, spec.metric, positive), seeds=spec.seeds, size=size
+                    *(result.logits, *test, spec.metric, positive),
+                    seeds=spec.seeds,
+                    size=size,
+                    calibration=result.mean_calibration,
                 )
             )
             ensemble["ensemble"] = {
@@ -149,17 +154,15 @@ def run_metrics(
                 name: {"mean": value.mean, "std": value.std} for name, value in by_name.items()
             }
         about["intervals"] = interval_report(
-            *(result.logits, result.y, result.calibration, result.test), seeds=spec.seeds
+            *(result.logits, result.y, result.reserved, result.test), seeds=spec.seeds
         )
     else:
-        calibration = calibration_report(
-            *(result.logits, result.temperatures, result.y, result.val, result.test),
+        about["calibration"] = calibration_report(
+            *(result.logits, result.calibration, result.y, result.val, result.test),
             seeds=spec.seeds,
-            mean_temperatures=result.mean_temperatures,
+            mean_calibration=result.mean_calibration,
+            class_names=summary["class_names"],
         )
-        about["calibration"] = calibration | {
-            "mean_temperature": list(result.mean_temperatures[:: spec.seeds])
-        }
     return {
         "format": RUN_FORMAT,
         "model": spec.model,
@@ -293,15 +296,15 @@ def roles(split: Split) -> Array:
 
 
 def write_predictions(
-    path: Path, graph: Graph, fitted: Fitted, splits: Sequence[Split], temperatures: Sequence[float]
+    path: Path, graph: Graph, fitted: Fitted, splits: Sequence[Split], calibration: Array
 ) -> None:
     """Write ``predictions.parquet``: a row per split, seed and node."""
     import pyarrow.parquet as pq
 
     nodes = np.arange(graph.num_nodes)
     ids = nodes.astype(str) if graph.node_ids is None else graph.node_ids
-    probabilities = calibrated_probabilities(fitted.logits, temperatures).numpy()
-    classes = fitted.logits.argmax(dim=-1).numpy()  # a temperature may round a small lead away
+    probabilities = calibrated_probabilities(fitted.logits, calibration).numpy()
+    classes = decision_logits(fitted.logits, calibration).argmax(dim=-1).numpy()
     with atomic_write(path) as draft, ExitStack() as stack:
         writer = None
         for place, (replica, split) in enumerate(zip(fitted.replicas, splits, strict=True)):

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from hpgmn.base.calibration import decision_logits, predicted_classes
 from hpgmn.base.errors import HPGMNError, Remedy, SettingError
 from hpgmn.base.files import atomic_write
 from hpgmn.graph import Array, Graph
@@ -291,7 +292,7 @@ class Run:
         nodes = self._new_nodes(loaded, new) if only_new else None
         probabilities = models.mean_probabilities(loaded, self.device, nodes=nodes).numpy()
         names = np.asarray(models.class_names, dtype=object)
-        labels = names[probabilities.argmax(axis=1)]
+        labels = names[predicted_classes(probabilities, models.mean_calibration[0])]
         labels[probabilities.max(axis=1) < min_confidence] = None
         ids = loaded.node_ids if loaded.node_ids is not None else np.arange(loaded.num_nodes)
         ids = ids if nodes is None else ids[nodes]
@@ -346,7 +347,7 @@ class Run:
             )
         is_trained = loaded.fingerprint == model.metadata["fingerprint"]
         masks = self._test_masks(loaded) if is_trained else self._unseen_masks(loaded)
-        logits = model.logits(loaded, self.device)
+        logits = decision_logits(model.logits(loaded, self.device), model.calibration)
         metrics = list(dict.fromkeys([self.spec.metric, *METRICS]))  # that of the run first
         positive = self.spec.positive or positive_class(
             "average_precision", model.train_labels, model.class_names

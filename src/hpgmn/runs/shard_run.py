@@ -18,14 +18,10 @@ import pyarrow.parquet as pq
 import torch
 from torch import Tensor
 
+from hpgmn.base.calibration import calibrated_probabilities, decision_logits
 from hpgmn.base.errors import HPGMNError, Remedy, SettingError
 from hpgmn.base.files import atomic_write, lock_folder, read_tensors
-from hpgmn.base.metrics import (
-    calibrated_probabilities,
-    fit_temperatures,
-    mean_logits,
-    require_metric,
-)
+from hpgmn.base.metrics import mean_logits, require_metric
 from hpgmn.base.parsing import parse_json
 from hpgmn.base.settings import make_settings, settings_dict
 from hpgmn.graph import Array, Split
@@ -256,7 +252,7 @@ class _RankRun:
         stage = load_shard_stage(task, state)
         result = self._score(stage, state)
         train_size = sum(self.ranks.gather_numbers(int((task.train_labels >= 0).sum())))
-        self._write_parts(stage, result.temperatures)
+        self._write_parts(stage, result.calibration)
         self.ranks.barrier()
         metrics = None
         if self.ranks.is_first:
@@ -279,7 +275,7 @@ class _RankRun:
             return stage_logits(stage, nodes.expand(len(self.replicas), -1))
 
     def _score(self, stage: TrainingStage, state: TrainState) -> TrainingResult:
-        """Gather the validation and test nodes of all ranks on rank 0; it fits temperatures."""
+        """Gather the validation and test nodes of all ranks on rank 0; it fits the calibration."""
         split, y = self.rows.split, self.rows.y
         nodes = np.flatnonzero((split.val | split.test) & (y >= 0))
         logits = self.ranks.gather(self._logits(stage, torch.from_numpy(nodes))).cpu()
@@ -287,19 +283,22 @@ class _RankRun:
         gathered = self.ranks.gather(torch.from_numpy(about).to(self.ranks.device)).cpu().numpy()
         labels, val, test = gathered[0], gathered[1].astype(bool), gathered[2].astype(bool)
         number = len(self.replicas)
-        scales = torch.ones(number + 1, dtype=torch.float64, device=self.ranks.device)
-        if self.ranks.is_first and self.spec.calibrate:
-            fitted = fit_temperatures(logits, labels, [val] * number)
-            fitted += fit_temperatures(mean_logits(logits)[None], labels, [val])
-            scales.copy_(torch.tensor(fitted))
-        *temperatures, mean_temperature = self.ranks.broadcast(scales).tolist()
+        shape = (number + 1, 3, len(self.shards.class_names))
+        maps = torch.zeros(shape, dtype=torch.float64, device=self.ranks.device)
+        if self.ranks.is_first:
+            is_weighted = self.replicas[0].settings.class_weights != "none"
+            calibrator = self.spec.calibrator(self.shards.class_names, is_weighted)
+            together = torch.cat([logits.double(), mean_logits(logits)[None]])
+            fitted = calibrator.fit(together, labels, [val] * (number + 1))
+            maps.copy_(torch.from_numpy(fitted))
+        calibration = self.ranks.broadcast(maps).cpu().numpy()
         return TrainingResult(
             logits=logits,
             y=labels,
             val=[val] * number,
             test=[test] * number,
-            temperatures=temperatures,
-            mean_temperatures=[mean_temperature] * number,
+            calibration=calibration[:-1],
+            mean_calibration=np.repeat(calibration[-1:], number, axis=0),
             val_score=state.best_score[STAGE],
             best_epoch=state.best_epoch[STAGE],
             history=state.history,
@@ -309,7 +308,7 @@ class _RankRun:
     def _part(self, number: int, place: int) -> Path:
         return self.state_folder / f"predictions-{place:03d}-{number:05d}.parquet"
 
-    def _write_parts(self, stage: TrainingStage, temperatures: Any) -> None:
+    def _write_parts(self, stage: TrainingStage, calibration: Array) -> None:
         """Write the predictions of this rank's nodes, range by range."""
         split = self.rows.split
         for number in self.rows.parts:
@@ -323,8 +322,8 @@ class _RankRun:
                 self.rows.y[chosen],
                 self.shards.class_names,
             )
-            probabilities = calibrated_probabilities(logits, temperatures).numpy()
-            classes = logits.argmax(dim=-1).numpy()
+            probabilities = calibrated_probabilities(logits, calibration).numpy()
+            classes = decision_logits(logits, calibration).argmax(dim=-1).numpy()
             for place, replica in enumerate(self.replicas):
                 table = nodes.with_predictions(replica, classes[place], probabilities[place])
                 pq.write_table(table, self._part(number, place))
@@ -369,8 +368,8 @@ class _RankRun:
             np.broadcast_to(labels, (len(self.replicas), len(labels))),
             about,
             shards.names(parts) if has_names else None,
-            list(result.temperatures),
-            list(result.mean_temperatures),
+            result.calibration,
+            result.mean_calibration,
         ).write(self.folder / MODEL_FILE)
 
 

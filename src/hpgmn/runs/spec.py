@@ -11,10 +11,11 @@ import numpy as np
 import scipy
 import torch
 
+from hpgmn.base.calibration import Calibrator
 from hpgmn.base.errors import HPGMNError, Remedy, SettingError
 from hpgmn.base.files import RUN_FORMAT, check_format
 from hpgmn.base.machine import hardware
-from hpgmn.base.metrics import require_metric
+from hpgmn.base.metrics import BALANCED_METRICS, require_metric
 from hpgmn.base.settings import make_settings, read_yaml, settings_dict
 from hpgmn.base.version import __version__
 from hpgmn.engines import Engine
@@ -26,6 +27,7 @@ from hpgmn.models import entry_mismatch, find_model, settings_for, task_settings
 from hpgmn.models.stage import require_task
 from hpgmn.training.checks import (
     check_split,
+    class_number,
     fitting_metric,
     graph_warnings,
     positive_class,
@@ -57,7 +59,9 @@ class RunSpec:
         protocol: the protocol whose splits are used, if any.
         metric: what selects epochs and is reported.
         positive: the class that average_precision and precision@K of two classes look for.
-        calibrate: whether a temperature is fitted to the validation nodes.
+        calibrate: whether probabilities are calibrated on the validation nodes.
+        threshold: the rule for the probability from which the positive class of two is predicted,
+            see :func:`hpgmn.base.thresholds.choose_threshold`; None: the most likely class is.
         tables: the roles of columns, where the graph is read from tables.
         deterministic: whether a GPU gives bit-identical results.
         refit: whether the model is trained again on train and validation nodes after selection.
@@ -85,6 +89,17 @@ class RunSpec:
     refit: bool = False
     selection: dict[str, Any] = field(default_factory=dict)
     conformal: bool = False
+    threshold: str | None = None
+
+    def calibrator(self, class_names: Sequence[str], is_weighted: bool) -> Calibrator:
+        """Return how a model is calibrated, given whether class weights were used."""
+        method = "affine" if is_weighted else "temperature"
+        return Calibrator(
+            method if self.calibrate else "none",
+            self.metric in BALANCED_METRICS,
+            self.threshold,
+            class_number(self.positive, class_names),
+        )
 
     @property
     def seed_numbers(self) -> range:
@@ -104,6 +119,7 @@ class RunSpec:
             **({"first_seed": self.first_seed} if self.first_seed else {}),
             "device": self.device,
             "calibrate": self.calibrate,
+            **({} if self.threshold is None else {"threshold": self.threshold}),
             **({"deterministic": True} if self.deterministic else {}),
             **({"refit": True} if self.refit else {}),
             **({"conformal": True} if self.conformal else {}),
@@ -140,6 +156,7 @@ class RunSpec:
                 refit=bool(content.get("refit", False)),
                 selection=dict(content.get("selection") or {}),
                 conformal=bool(content.get("conformal", False)),
+                threshold=content.get("threshold"),
             )
         except (KeyError, TypeError, ValueError) as error:
             remedy = Remedy("Train again", option="overwrite", value=True) | "Restore it"
@@ -193,6 +210,7 @@ def make_spec(
         refit=options.get("refit", False),
         selection=selection,
         conformal=options.get("conformal", False) or graph.is_regression,
+        threshold=options.get("threshold"),
     )
 
 

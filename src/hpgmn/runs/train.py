@@ -104,7 +104,7 @@ def train(
             rarer].
         device: "auto", "cpu" or "cuda" [auto].
         deterministic: bit-identical results on a GPU [no].
-        calibrate: fit a temperature to the validation nodes [yes].
+        calibrate: calibrate probabilities on the validation nodes [yes].
         first_seed: the first of the seeds [0].
         ensemble: train the portfolio, with the shipped settings of the dataset, and combine members
             [where nothing else gives a model or settings].

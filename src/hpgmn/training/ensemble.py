@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from hpgmn.base.calibration import calibrated_logits, calibrated_probabilities, from_temperatures
 from hpgmn.base.errors import HPGMNError
 from hpgmn.base.files import (
     RESTORE,
@@ -25,12 +26,12 @@ from hpgmn.base.files import (
     with_checksum,
     write_text,
 )
-from hpgmn.base.metrics import calibrated_probabilities, mean_logits
+from hpgmn.base.metrics import mean_logits
 from hpgmn.base.parsing import read_json
 from hpgmn.graph import Array, Graph
 from hpgmn.models import is_custom
 from hpgmn.models.stage import Replica
-from hpgmn.training.saved import MODEL_FILE, SavedModel, SharedStatistics
+from hpgmn.training.saved import MODEL_FILE, SavedModel, SharedStatistics, read_calibration
 
 ENSEMBLE = "ensemble"
 """The name of the model in configs and metrics."""
@@ -47,10 +48,15 @@ class Predictor(Protocol):
     metadata: dict[str, Any]
     node_ids: Array | None
     train_labels: Array
+    calibration: Array
 
     @property
     def name(self) -> str:
         """The name of the model."""
+
+    @property
+    def mean_calibration(self) -> Array:
+        """(R, 3, C) of the average over the seeds of each replica's split."""
 
     @property
     def replicas(self) -> list[Replica]:
@@ -107,22 +113,23 @@ class SavedEnsemble:
         members: by name; each has only replicas with a weight above 0.
         weights: for each member the weights of its replicas.
         splits: R of them.
-        temperatures: R, which divide logits before the softmax; 1 by default.
+        calibration: (R, 3, C), see :mod:`hpgmn.base.calibration`; the identity by default.
     """
 
     members: dict[str, SavedModel]
     weights: dict[str, list[float]]
     splits: list[int]
-    temperatures: list[float] = field(default_factory=list)
+    calibration: Array = None  # type: ignore[assignment]  # filled in below
     _latest: tuple[Graph, torch.device, Tensor] | None = field(
         default=None, init=False, repr=False, compare=False
     )
 
     def __post_init__(self) -> None:
-        """Fill in the temperatures, and what the members have in common."""
-        self.temperatures = self.temperatures or [1.0] * len(self.splits)
+        """Fill in the calibration, and what the members have in common."""
         first, *_ = self.members.values()
         self.metadata, self.node_ids = first.metadata, first.node_ids
+        if self.calibration is None:
+            self.calibration = from_temperatures([1.0] * len(self.splits), len(self.class_names))
         labels = {
             replica.split: row
             for model in self.members.values()
@@ -160,6 +167,11 @@ class SavedEnsemble:
         """The names of the classes the model knows."""
         return tuple(self.metadata["class_names"])
 
+    @property
+    def mean_calibration(self) -> Array:
+        """(R, 3, C), that of each split."""
+        return self.calibration
+
     def mean_weights(self) -> dict[str, float]:
         """Return the weight of each member, summed over seeds and averaged over splits."""
         return {name: sum(weights) / len(self.splits) for name, weights in self.weights.items()}
@@ -186,7 +198,7 @@ class SavedEnsemble:
             for name, model in self.members.items()
         }
         chosen = SavedEnsemble.of(self.members, weights, splits)
-        chosen.temperatures = [self.temperatures[position] for position in positions]
+        chosen.calibration = self.calibration[list(positions)]
         if self._latest is not None:
             graph, device, logits = self._latest
             chosen._latest = (graph, device, logits[list(positions)])
@@ -216,10 +228,11 @@ class SavedEnsemble:
         for name, model in self.members.items():
             values = model.logits(graph, device, nodes, shared)
             model.release()
-            for replica, weight, temperature, row in zip(
-                model.replicas, self.weights[name], model.temperatures, values, strict=True
+            calibrated = calibrated_logits(values, model.calibration)
+            for replica, weight, row in zip(
+                model.replicas, self.weights[name], calibrated, strict=True
             ):
-                parts[replica.split].append((weight, row / temperature))
+                parts[replica.split].append((weight, row))
         mixed = torch.stack([mix_logits(parts[split]) for split in self.splits])
         if nodes is None:
             self.remember(graph, device, mixed)
@@ -230,7 +243,8 @@ class SavedEnsemble:
     ) -> Tensor:
         """Return calibrated class probabilities (M, C) of the nodes of a graph, of one split."""
         mean = mean_logits(self.logits(graph, device, nodes))[None]
-        return calibrated_probabilities(mean, self.temperatures[:1])[0].float()
+        values = calibrated_probabilities(mean, self.calibration[:1])[0]
+        return values if values.shape[-1] == 1 else values.float()
 
     def write(self, folder: Path) -> None:
         """Write ``ensemble.json`` and the members' models."""
@@ -254,7 +268,7 @@ class SavedEnsemble:
         content = {
             "format": RUN_FORMAT,
             "splits": self.splits,
-            "temperatures": self.temperatures,
+            "calibration": self.calibration.tolist(),
             "members": rows,
         }
         write_text(folder / ENSEMBLE_FILE, json.dumps(with_checksum(content), indent=1) + "\n")
@@ -285,7 +299,10 @@ class SavedEnsemble:
                 named = expected if is_custom(row["model"]) else None
                 members[name] = _read_member(folder, name, row["checksum"], named)
                 weights[name] = [weight for _, _, weight in row["weights"]]
-            return cls(members, weights, content["splits"], content["temperatures"])
+            first, *_ = members.values()
+            splits, names = content["splits"], first.class_names
+            calibration = read_calibration({"class_names": names, **content}, len(splits))
+            return cls(members, weights, splits, calibration)
         except OSError as error:
             raise damaged_file(path, f"cannot be read ({error.strerror or error})") from None
         except (ValueError, KeyError, TypeError, AttributeError) as error:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -12,9 +12,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from hpgmn.base.calibration import Calibrator, calibrated_probabilities, from_temperatures
 from hpgmn.base.errors import HPGMNError, Remedy
 from hpgmn.base.files import RUN_FORMAT, damaged_file, read_tensors, write_tensors
-from hpgmn.base.metrics import calibrated_probabilities, fit_temperatures, mean_logits
+from hpgmn.base.metrics import mean_logits
 from hpgmn.base.settings import make_settings, settings_dict
 from hpgmn.base.tasks import hide_labels, is_target
 from hpgmn.graph import Array, Graph
@@ -27,6 +28,8 @@ from hpgmn.training.on_graph import ModelOnGraph, require_finite
 if TYPE_CHECKING:
     from hpgmn.training.replicas import Fitted
 
+logger = logging.getLogger(__name__)
+
 MODEL_FILE = "model.safetensors"
 SharedStatistics = dict[bool, LocalStatistics]
 """The statistics of one graph for several models: of all nodes, and of those requested."""
@@ -34,11 +37,7 @@ _TIED = ("diffusion", "adjacency", "neighbor_adjacency")  # their columns are th
 
 
 def _check_content(
-    tensors: Mapping[str, Tensor],
-    metadata: Mapping[str, Any],
-    replicas: int,
-    scales: Sequence[Sequence[float]],
-    any_dtype: bool,
+    tensors: Mapping[str, Tensor], metadata: Mapping[str, Any], replicas: int, any_dtype: bool
 ) -> None:
     """Raise ValueError for what is inconsistent in a file; custom models may have any dtype."""
     nodes, classes = int(metadata["num_nodes"]), len(metadata["class_names"])
@@ -63,11 +62,26 @@ def _check_content(
         raise ValueError(f"train_labels names a class beyond the {classes} there are")
     if metadata["node_ids"] is not None and len(metadata["node_ids"]) != nodes:
         raise ValueError(f"{len(metadata['node_ids'])} node_ids for {nodes} nodes")
-    for scale in scales:
-        if scale and len(scale) != replicas:
-            raise ValueError(f"{len(scale)} temperatures for {replicas} runs")
-        if not all(math.isfinite(value) and value > 0 for value in scale):
+
+
+def read_calibration(metadata: dict[str, Any], replicas: int, kind: str = "") -> Array:
+    """Take a calibration (R, 3, C) out of metadata, or raise ValueError.
+
+    Earlier versions wrote temperatures, or nothing.
+    """
+    classes = len(metadata["class_names"]) or 1
+    temperatures = metadata.pop(f"{kind}temperatures", None) or [1.0] * replicas
+    stored = metadata.pop(f"{kind}calibration", None)
+    if stored is None:
+        if not all(value > 0 for value in temperatures):
             raise ValueError("a temperature is not above 0")
+        stored = from_temperatures(temperatures, classes)
+    calibration = np.asarray(stored, np.float64)
+    if calibration.shape != (replicas, 3, classes):
+        raise ValueError(f"a calibration of shape {calibration.shape} for {replicas} runs")
+    if not np.isfinite(calibration).all() or (calibration[:, 0] <= 0).any():
+        raise ValueError("a calibration is not finite and above 0")
+    return calibration
 
 
 @dataclass
@@ -79,8 +93,8 @@ class SavedModel:
         train_labels: (R, N), unknown outside the train nodes.
         metadata: name, fingerprint, sizes and class names of the training graph.
         node_ids: ids of the training graph's nodes, if it has any.
-        temperatures: R, which divide logits before the softmax; 1 by default.
-        mean_temperatures: the same for the average over the seeds of each replica's split.
+        calibration: (R, 3, C), see :mod:`hpgmn.base.calibration`; the identity by default.
+        mean_calibration: the same for the average over the seeds of each replica's split.
     """
 
     entry: ModelEntry
@@ -89,14 +103,16 @@ class SavedModel:
     train_labels: Array
     metadata: dict[str, Any]
     node_ids: Array | None
-    temperatures: list[float] = field(default_factory=list)
-    mean_temperatures: list[float] = field(default_factory=list)
+    calibration: Array = None  # type: ignore[assignment]  # filled in below
+    mean_calibration: Array = None  # type: ignore[assignment]
     _latest: ModelOnGraph | None = field(default=None, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        """Fill in the temperatures."""
-        self.temperatures = self.temperatures or [1.0] * len(self.replicas)
-        self.mean_temperatures = self.mean_temperatures or [1.0] * len(self.replicas)
+        """Fill in the calibration."""
+        identity = from_temperatures([1.0] * len(self.replicas), len(self.class_names))
+        self.calibration = identity if self.calibration is None else self.calibration
+        if self.mean_calibration is None:
+            self.mean_calibration = identity
 
     def __getstate__(self) -> dict[str, Any]:
         """Copy and pickle without the cached statistics."""
@@ -110,12 +126,14 @@ class SavedModel:
         graph: Graph,
         train: Sequence[Array],
         val: Sequence[Array] | None = None,
+        calibrator: Calibrator | None = None,
     ) -> SavedModel:
         """Create the model from a training on a graph.
 
         Args:
             train: masks, one per replica.
-            val: masks of the nodes to which temperatures are fitted; None fits none.
+            val: masks of the nodes to which the calibration is fitted; None fits none.
+            calibrator: how [by a temperature].
         """
         require_finite(fitted.logits, graph)
         labels = np.stack([hide_labels(graph.y, mask) for mask in train])
@@ -143,18 +161,22 @@ class SavedModel:
             )
             model._latest = ModelOnGraph(entry, task, fitted.done, fitted.logits)
         if val is not None and not graph.is_regression:
-            model.temperatures = fit_temperatures(fitted.logits, graph.y, val)
-            model.mean_temperatures = model._fit_mean_temperatures(fitted.logits, graph.y, val)
+            calibrator = calibrator or Calibrator()
+            model.calibration = calibrator.fit(fitted.logits, graph.y, val)
+            model.mean_calibration = model._fit_mean(calibrator, fitted.logits, graph.y, val)
         return model
 
-    def _fit_mean_temperatures(self, logits: Tensor, y: Array, val: Sequence[Array]) -> list[float]:
-        """Fit the temperature of the average over the seeds of each replica's split."""
-        by_split: dict[int, float] = {}
+    def _fit_mean(
+        self, calibrator: Calibrator, logits: Tensor, y: Array, val: Sequence[Array]
+    ) -> Array:
+        """Calibrate the average over the seeds of each replica's split."""
+        by_split: dict[int, Array] = {}
         for position, replica in enumerate(self.replicas):
             if replica.split not in by_split:
                 mean = mean_logits(logits[self._seeds_of(replica.split)])[None]
-                by_split[replica.split] = fit_temperatures(mean, y, [val[position]])[0]
-        return [by_split[replica.split] for replica in self.replicas]
+                mask = val[position]
+                by_split[replica.split] = calibrator.fit(mean, y, [mask], logger.warning)[0]
+        return np.stack([by_split[replica.split] for replica in self.replicas])
 
     def _seeds_of(self, split: int) -> list[int]:
         """Return the positions of the replicas of a split."""
@@ -191,8 +213,8 @@ class SavedModel:
                 for replica in self.replicas
             ],
             "node_ids": None if self.node_ids is None else self.node_ids.tolist(),
-            "temperatures": self.temperatures,
-            "mean_temperatures": self.mean_temperatures,
+            "calibration": self.calibration.tolist(),
+            "mean_calibration": self.mean_calibration.tolist(),
         }
         write_tensors(path, tensors, metadata)
 
@@ -246,14 +268,14 @@ class SavedModel:
             Replica(row["split"], row["seed"], make_settings(entry.settings, row["settings"]))
             for row in metadata.pop("replicas")
         ]
-        scales = [metadata.pop(f"{kind}temperatures", []) for kind in ("", "mean_")]  # older: none
+        maps = [read_calibration(metadata, len(replicas), kind) for kind in ("", "mean_")]
         any_dtype = is_custom(name) or entry.rounds is not None
-        _check_content(tensors, metadata, len(replicas), scales, any_dtype)
+        _check_content(tensors, metadata, len(replicas), any_dtype)
         node_ids = metadata.pop("node_ids")
         names = None if node_ids is None else np.asarray(node_ids)
         labels = tensors["train_labels"].numpy()
         labels = labels if is_target(labels) else labels.astype(np.int64)
-        return cls(entry, replicas, done, labels, metadata, names, *scales)
+        return cls(entry, replicas, done, labels, metadata, names, *maps)
 
     @property
     def name(self) -> str:
@@ -287,8 +309,8 @@ class SavedModel:
     def choose(self, positions: Sequence[int]) -> SavedModel:
         """Select replicas.
 
-        The temperature of an average belongs to the averaged seeds: with all seeds of a split it
-        stays; otherwise it is the mean of their temperatures.
+        The calibration of an average belongs to the averaged seeds: with all seeds of a split it
+        stays; otherwise it is the mean of theirs.
         """
         chosen = list(positions)
         done = {
@@ -297,22 +319,22 @@ class SavedModel:
         }
         replicas = [self.replicas[position] for position in chosen]
         labels = self.train_labels[chosen]
-        temperatures = [self.temperatures[position] for position in chosen]
-        means = [self._mean_temperature(replica.split, chosen) for replica in replicas]
+        own = self.calibration[chosen]
+        means = np.stack([self._mean_calibration(replica.split, chosen) for replica in replicas])
         model = SavedModel(
-            self.entry, replicas, done, labels, self.metadata, self.node_ids, temperatures, means
+            self.entry, replicas, done, labels, self.metadata, self.node_ids, own, means
         )
         if self._latest is not None:
             model._latest = self._latest.choose(chosen)
         return model
 
-    def _mean_temperature(self, split: int, chosen: Sequence[int]) -> float:
-        """Return the temperature of the average over the chosen replicas of a split."""
+    def _mean_calibration(self, split: int, chosen: Sequence[int]) -> Array:
+        """Return the calibration of the average over the chosen replicas of a split."""
         seeds = self._seeds_of(split)
         kept = [position for position in seeds if position in chosen]
         if kept == seeds:
-            return self.mean_temperatures[seeds[0]]
-        return float(np.mean([self.temperatures[position] for position in kept]))
+            return np.asarray(self.mean_calibration[seeds[0]])
+        return np.asarray(self.calibration[kept].mean(axis=0))
 
     def on_graph(
         self,
@@ -363,11 +385,14 @@ class SavedModel:
     ) -> Tensor:
         """Return class probabilities (M, C) averaged over the replicas, the seeds of one split.
 
+        Of a regression they are targets (M, 1).
+
         The average is calibrated, not its members: it predicts the classes that ``metrics.json``
         scores.
         """
         mean = mean_logits(self.logits(graph, device, nodes, shared))[None]
-        return calibrated_probabilities(mean, self.mean_temperatures[:1])[0].float()
+        values = calibrated_probabilities(mean, self.mean_calibration[:1])[0]
+        return values if values.shape[-1] == 1 else values.float()
 
     def _task(
         self,
