@@ -392,6 +392,7 @@ def test_every_choice_of_columns_has_a_keyword():
 
 def test_keywords_say_what_the_columns_are(people):
     named = {"id": "who", "label": "kind", "source": "u", "target": "v", "weight": "paid"}
+    named |= {"edge_drop": ["paid"]}
     graph = hpgmn.load(people, **named, drop=["age"], categories=["code"], directed=False)
     assert graph.feature_names.tolist() == ["code=7", "code=8"]
     assert graph.class_names == ("x", "y")
@@ -400,15 +401,13 @@ def test_keywords_say_what_the_columns_are(people):
     assert hpgmn.load(people, **named, attributes=["age"]).num_features == 1
 
 
-def test_messages_name_keywords(people, caplog):
+def test_messages_name_keywords(people):
     with pytest.raises(GraphError, match=r"no column for the id .* who, kind.*\(id=\.\.\.\)"):
         hpgmn.load(people)
     with pytest.raises(SettingError, match=r"drop takes a list of names\. Pass \['age'\]"):
         hpgmn.load(people, drop="age")
-    hpgmn.load(people, id="who", label="kind", source="u", target="v")
-    warnings = [line.getMessage() for line in caplog.records if line.levelno >= logging.WARNING]
-    assert len(warnings) == 1
-    assert '(weight="paid")' in warnings[0]
+    with pytest.raises(SettingError, match=r"edge_drop takes a list of names\. Pass \['paid'\]"):
+        hpgmn.load(people, edge_drop="paid")
 
 
 def test_later_tables_are_like_the_first_or_added_to_it(people, tmp_path):

@@ -7,7 +7,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from hpgmn.base.errors import GraphError, HPGMNError, Remedy, SettingError
+from hpgmn.base.errors import GraphError, HPGMNError, SettingError
 from hpgmn.tables.column_types import Number
 from hpgmn.tables.columns import Columns, open_tables
 from hpgmn.tables.preparation import Preparation
@@ -67,14 +67,9 @@ def test_columns_are_described(write_tables):
     assert tables.describe() == [
         "nodes.csv: id is 'id', label is 'label', split is 'split'; 2 attributes: age, rich.",
         "edges.csv: source is 'source', target is 'target', weight is 'weight', directed.",
+        "edges.csv: not used: 'when', 'b'.",
     ]
-    assert tables.ignored() == ("edges.csv: ignored: 'when', 'b'.", "")
-    ignored = replace(tables, weight=None).ignored()
-    message, remedy = ignored
-    assert message == "edges.csv: ignored: 'weight', 'when', 'b'."
-    assert isinstance(remedy, Remedy)
-    assert (remedy.option, remedy.value) == ("weight", "weight")
-    assert open_tables(write_tables("csv", folder="thin")).ignored() is None
+    assert "not used" not in " ".join(replace(tables, prepare=True).describe())
     many = replace(
         tables, label=None, split=None, weight=None, directed=False, attributes=tuple("abcdefg")
     )
@@ -324,7 +319,4 @@ def test_weights_are_used_as_in_training(write_tables):
     assert open_tables(bare, unweighted, prepare=True, preparation=weighted).weight is None
     ignoring = open_tables(other, named, prepare=True, preparation=plain)
     assert ignoring.weight is None
-    assert ignoring.ignored() == (
-        "edges.csv: ignored: 'sum'.",
-        "The model was trained without weights.",
-    )
+    assert ignoring.describe()[-1] == "edges.csv: not used: 'sum'."

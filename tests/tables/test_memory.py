@@ -51,8 +51,8 @@ def test_nodes_edges_and_defaults_are_read(tmp_path):
         "g.graphml (nodes): id is 'id', label is 'class'; 2 attributes: age, old.",
         "g.graphml (nodes): no split column.",
         "g.graphml (edges): source is 'source', target is 'target', weight is 'weight', directed.",
+        "g.graphml (edges): not used: 'id'.",
     ]
-    assert tables.ignored() == ("g.graphml (edges): ignored: 'id'.", "")
     graph = read_tables(tables)
     assert graph.x.tolist() == [[1, 1], [3.5, 0], [2, 0]]
     assert graph.node_ids.tolist() == ["n0", "ü", "n2"]

@@ -461,12 +461,15 @@ def test_weights_may_be_ignored(write_tables):
     assert read(folder, Columns(weight="")).edge_weight is None
 
 
+ONCE = {"source": list("abc"), "target": list("bcc")}  # no edge twice
+
+
 def prepared(folder, columns=None, **options):
     return read(folder, columns, prepare=True, **options)
 
 
 def test_prepared_columns_keep_their_roles(write_tables):
-    folder = write_tables("csv", {"city": ["x", "y", "", "x"]})
+    folder = write_tables("csv", {"city": ["x", "y", "", "x"]}, ONCE)
     graph = prepared(folder)
     assert graph.feature_names.tolist() == ["age", "rich", "city=x", "city=y", "city is missing"]
     assert graph.x[:, 1:].tolist() == [[1, 1, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1], [1, 1, 0, 0]]
@@ -477,7 +480,7 @@ def test_prepared_columns_keep_their_roles(write_tables):
 
 @pytest.mark.parametrize("ending", ["csv", "parquet"])
 def test_later_nodes_have_the_columns_and_classes_of_the_first(write_tables, ending):
-    first = prepared(write_tables(ending, {"city": list("xyxy")}))
+    first = prepared(write_tables(ending, {"city": list("xyxy")}, ONCE))
     assert first.preparation is not None
     nodes = {
         "city": ["z", "y", "x", "x"],
@@ -561,23 +564,23 @@ BARE = {"age": None, "rich": None}
 
 
 def test_degrees_that_are_all_the_same_become_zero():
-    column = Degree.of(np.full(3, 2.5))
+    column = Degree.fitted(np.full(3, 2.5))
     assert column.attributes(np.full(3, 2.5)).tolist() == [[0], [0], [0]]
 
 
 def test_later_tables_are_scaled_as_the_first(write_tables):
-    first = read_tables(open_tables(write_tables("csv", BARE), prepare=True))
+    first = read_tables(open_tables(write_tables("csv", BARE, ONCE), prepare=True))
     kept = Preparation.from_dict(json.loads(json.dumps(first.preparation)))
     edges = {"source": ["a", "a", "a"], "target": ["b", "c", "d"]}
     folder = write_tables("csv", {"id": list("abcd"), **BARE}, edges, folder="later")
     later = read_tables(open_tables(folder, prepare=True, preparation=kept))
-    before = np.log1p([1, 3, 4, 0])  # of the fixture's edges, one of them a self-loop
+    before = np.log1p([1, 2, 3, 0])  # of these edges, one of them a self-loop
     expected = (np.log1p([3, 1, 1, 1]) - before.mean()) / before.std()
     np.testing.assert_allclose(later.x[:, 0], expected, rtol=1e-6)
 
 
 def test_columns_that_cannot_be_used_are_as_good_as_none(write_tables):
-    folder = write_tables("csv", BARE | {"planet": ["earth"] * 4})
+    folder = write_tables("csv", BARE | {"planet": ["earth"] * 4}, ONCE)
     graph = read_tables(open_tables(folder, prepare=True))
     assert graph.feature_names.tolist() == ["degree"]
 

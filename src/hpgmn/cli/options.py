@@ -125,6 +125,16 @@ _COLUMNS: dict[str, Any] = {
             "--category", help="Node column of numbers to read as categories; may be repeated."
         ),
     ],
+    "edge_drop": Annotated[
+        list[str] | None,
+        typer.Option("--edge-drop", help="Leave out this edge column; may be repeated."),
+    ],
+    "edge_categories": Annotated[
+        list[str] | None,
+        typer.Option(
+            "--edge-category", help="Edge column of numbers to read as categories; may be repeated."
+        ),
+    ],
     "split_by": Annotated[
         tuple[str, str] | None,
         typer.Option(

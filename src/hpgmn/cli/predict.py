@@ -12,7 +12,9 @@ from hpgmn.cli.console import say
 from hpgmn.cli.options import ModelsSplit, OtherGraph, OwnModel, RunFolder, column_options
 
 
-@column_options("split", "drop", "categories", "split_by", "directed")
+@column_options(
+    *("split", "drop", "categories", "edge_drop", "edge_categories", "split_by", "directed")
+)
 def predict(
     run: RunFolder,
     graph: OtherGraph = None,

@@ -170,9 +170,6 @@ def read_graph_tables(
     progress = progress or ignore_progress
     for line in tables.describe():
         log(line)
-    ignored = tables.ignored()
-    if ignored is not None:
-        logger.warning("%s %s", *ignored)
     data = read_tables(tables, progress, log, onto=onto, earlier_ids=earlier_ids)
     progress("Checking the graph", 0, None)
     if onto is not None:
@@ -189,7 +186,7 @@ def read_graph_tables(
         name=name,
         **{f"{part}_mask": mask for part, mask in data.masks.items()},
     )
-    graph.preparation = data.preparation
+    graph.preparation, graph.edge_values = data.preparation, data.edge_values
     if graph.preparation is not None and graph.edge_type_names:
         graph.preparation["roles"]["edge_type_names"] = list(graph.edge_type_names)
     return graph
@@ -197,26 +194,32 @@ def read_graph_tables(
 
 def _extend(graph: Any, new: TableData, name: str) -> Any:
     """Return the graph with new nodes after its own; they are in no part of its splits."""
+    from hpgmn.tables.edge_columns import add_aggregates
     from hpgmn.tables.preparation import Preparation
-    from hpgmn.tables.reading import log_degrees
 
     count = len(new.x)
-    if new.x.shape[1] != graph.num_features:
+    old_x, edge_values = graph.x, None
+    edge_index = np.concatenate([graph.edge_index, new.edge_index], axis=1)
+    fitted = None if graph.preparation is None else Preparation.from_dict(graph.preparation)
+    if fitted is not None:
+        old_x = old_x[:, : graph.num_features - len(fitted.aggregates)]
+    if new.x.shape[1] != old_x.shape[1]:
         raise GraphError(
             f"The numbers of attributes differ: {new.x.shape[1]} of the new nodes, "
-            f"{graph.num_features} of graph '{graph.name}'.",
+            f"{old_x.shape[1]} of graph '{graph.name}'.",
             "Pass the same columns",
         )
     x: Any
     if graph.has_sparse_attributes:
-        x = sp.vstack([graph.x, sp.csr_array(new.x)], format="csr")
+        x = sp.vstack([old_x, sp.csr_array(new.x)], format="csr")
     else:
-        x = np.concatenate([graph.x, new.x])
-    edge_index = np.concatenate([graph.edge_index, new.edge_index], axis=1)
-    if graph.preparation is not None:
-        degree = Preparation.from_dict(graph.preparation).degree
-        if degree is not None:  # new edges change degrees of old nodes
-            x = degree.attributes(log_degrees(edge_index, len(x))).astype(np.float32)
+        x = np.concatenate([old_x, new.x])
+    if fitted is not None:  # new edges change aggregates of old nodes
+        edge_values = new.edge_values
+        if graph.edge_values is not None and edge_values is not None:
+            edge_values = np.concatenate([graph.edge_values, edge_values])
+        edges = (edge_index, edge_values, fitted.edge_columns)
+        x, _ = add_aggregates(x, *edges, graph.directed, fitted.aggregates)
     weight = None
     if graph.edge_weight is not None and new.edge_weight is not None:
         weight = np.append(graph.edge_weight, new.edge_weight)
@@ -238,7 +241,7 @@ def _extend(graph: Any, new: TableData, name: str) -> Any:
         feature_names=graph.feature_names,
         name=name,
     )
-    larger.preparation = graph.preparation
+    larger.preparation, larger.edge_values = graph.preparation, edge_values
     if graph.splits is None:
         return larger
     masks = (getattr(graph.splits, part) for part in PARTS)

@@ -16,6 +16,7 @@ edges are stored sorted, as an adjacency matrix.
 | ``<family>_train_mask``, … | a further family of splits, such as ``geom`` |
 | ``edge_weight``, ``edge_type``, ``edge_type_names`` | optional, as in ``Graph`` |
 | ``node_ids``, ``class_names``, ``feature_names`` | optional, as in ``Graph`` |
+| ``edge_values`` | (E, columns) of an edge table, in the order of ``edge_index``; optional |
 | ``preparation`` | how node tables became ``x``: the bytes of a JSON object; optional |
 | ``name`` | the graph's name; without it that of the file or folder (without ``.graph``) |
 | ``format`` | the version of this list of arrays; optional |
@@ -64,7 +65,7 @@ _CSR = ("x_indptr", "x_indices", "x_data", "x_shape")
 _EDGES = ("edges_indptr", "edges_indices", "edges_data", "edges_places", "edges_types")
 # The NumPy kinds that each array may have, and their name in messages.
 _KINDS = {
-    **dict.fromkeys(("x", "x_data", "edges_data", "edge_weight", "y"), _NUMBERS),
+    **dict.fromkeys(("x", "x_data", "edges_data", "edge_weight", "edge_values", "y"), _NUMBERS),
     **dict.fromkeys((*_CSR[:2], "x_shape", *_EDGES[:2], *_EDGES[3:]), _INTEGERS),
     **dict.fromkeys(("edge_index", "edge_type", "format"), _INTEGERS),
     **dict.fromkeys((*_NAMES, "name"), _TEXT),
@@ -129,12 +130,16 @@ def read_graph(path: str | Path, name: str | None = None) -> Graph:
             alternative_splits=families,
             **{key: arrays.get(key) for key in (*optional, *masks)},
         )
-        graph.preparation = preparation
-        return graph
     except GraphError as error:
         if str(path) in str(error):
             raise
         raise error.prefixed(f"{_describe_path(path)} is not valid: ") from None
+    values = arrays.get("edge_values")
+    if values is not None and (values.ndim != 2 or len(values) != graph.num_listed_edges):
+        fault = f"'edge_values' must have {graph.num_listed_edges} rows (got shape {values.shape})"
+        raise _fault(path, fault, _WRITE_AGAIN)
+    graph.preparation, graph.edge_values = preparation, values
+    return graph
 
 
 def write_graph(graph: Graph, path: str | Path, *, as_copy: bool = False) -> None:
@@ -228,6 +233,7 @@ def _arrays(graph: Graph, *, in_folder: bool) -> dict[str, Array]:
         "class_names": np.asarray(graph.class_names, dtype=np.str_),
         "node_ids": graph.node_ids,
         "feature_names": graph.feature_names,
+        "edge_values": graph.edge_values,
     }
     if graph.preparation is not None:
         arrays["preparation"] = np.frombuffer(json.dumps(graph.preparation).encode(), np.uint8)
@@ -263,6 +269,8 @@ def graph_size(graph: Graph) -> int:
         arrays += [getattr(graph.splits, part) for part in PARTS]
     if graph.node_ids is not None:
         arrays.append(graph.node_ids)
+    if graph.edge_values is not None:
+        arrays.append(graph.edge_values)
     edges = (12 if graph.is_weighted else 8) * graph.num_listed_edges
     return int(edges + graph.y.nbytes + sum(array.nbytes for array in arrays))
 

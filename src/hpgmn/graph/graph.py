@@ -124,6 +124,7 @@ class Graph:
     ) -> None:
         self.name = validation.word("name", name)
         self.preparation: dict[str, Any] | None = None  # how a table became x, in plain values
+        self.edge_values: Array | None = None  # (E, columns) of an edge table, for new edges
         self.directed = validation.truth("directed", directed)
         self.x: Attributes = validation.attributes(x)
         self.num_nodes, self.num_features = (int(size) for size in self.x.shape)

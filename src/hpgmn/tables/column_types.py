@@ -38,6 +38,8 @@ ONE_HOT = 32
 """The most words for which a category has one attribute each."""
 HASHED = 32
 """The attributes of a category with more words."""
+DAY_PARTS = 8
+"""The parts of a day in which times of edges are counted, three hours each."""
 LONG_TEXT = 40
 """Words of this mean length that seldom repeat are free text."""
 
@@ -130,7 +132,7 @@ class Column:
     @staticmethod
     def from_dict(content: Mapping[str, Any]) -> Column:
         """Rebuild what :meth:`as_dict` returned."""
-        every: tuple[type[Column], ...] = (*COLUMN_TYPES, Degree)
+        every: tuple[type[Column], ...] = (*COLUMN_TYPES, Time, Aggregate, Degree)
         types = {column_type.kind: column_type for column_type in every}
         fields = {name: value for name, value in content.items() if name != "kind"}
         return types[content["kind"]](**{**fields, "values": tuple(content["values"])})
@@ -231,13 +233,45 @@ class Date(Number):
             )
 
 
-class Degree(Number):
+class Time(Date):
+    """Times of edges, aggregated per node.
+
+    ``mean`` is the first time and ``deviation`` the length of the period, so that scaled times are
+    0 to 1; ``width`` is how many parts of a day are told apart, 0 for dates without hours.
+    """
+
+    kind = "time"
+
+    @classmethod
+    def of(cls, name: str, values: Array) -> Time:
+        """Fit the period to times in days."""
+        present = values[~np.isnan(values)]
+        has_hours = bool((present % 1).any())
+        first, last = float(present.min()), float(present.max())
+        return cls(name, first, last - first, width=DAY_PARTS if has_hours else 0)
+
+
+class Aggregate(Number):
+    """A number made of the edges of each node, standardised; nodes without it get the median."""
+
+    kind = "aggregate"
+
+    @classmethod
+    def of(cls, name: str, values: Array) -> Aggregate | None:
+        """Fit an aggregate; None if it is the same for all nodes."""
+        present = np.sort(values[~np.isnan(values)])  # sorted: row order does not matter
+        if not present.size or present[0] == present[-1] or not (deviation := present.std()):
+            return None
+        return cls(name, float(present.mean()), float(deviation), float(np.median(present)))
+
+
+class Degree(Aggregate):
     """The only attribute of nodes whose table has none: log(1 + degree), standardised."""
 
     kind = "degree"
 
     @classmethod
-    def of(cls, degrees: Array) -> Degree:
+    def fitted(cls, degrees: Array) -> Degree:
         """Fit the attribute to degrees on a logarithmic scale."""
         return cls(cls.kind, float(degrees.mean()), float(degrees.std()) or 1.0)
 
@@ -291,7 +325,7 @@ class Category(Column):
         """See ``Column``."""
         x = np.zeros((len(values), len(self.feature_names)))
         position: dict[str | None, int] = {
-            word: self._position(word) for word in set(values.tolist()) - {None}
+            word: self.position(word) for word in set(values.tolist()) - {None}
         }
         position[None] = x.shape[1] - 1 if self.has_missing else -1
         chosen = np.asarray([position[word] for word in values.tolist()], np.int64)
@@ -299,7 +333,7 @@ class Category(Column):
         x[rows, chosen[rows]] = 1
         return x
 
-    def _position(self, word: str) -> int:
+    def position(self, word: str) -> int:
         """Return the attribute of a word, -1 for an unknown one."""
         return self.values.index(word) if word in self.values else -1
 
@@ -322,7 +356,8 @@ class Hashed(Category):
     def _names(self) -> list[str]:
         return [f"{self.name}#{number}" for number in range(self.width)]
 
-    def _position(self, word: str) -> int:
+    def position(self, word: str) -> int:
+        """See ``Category``."""
         return zlib.crc32(word.encode()) % self.width
 
     def unknown(self, values: Array) -> list[str]:
@@ -343,17 +378,20 @@ def read_values(table: Table, types: Mapping[str, type[Column]]) -> dict[str, Ar
             parts[name].append(column_type.read(table, name, batch.column(name)))
     values = {name: np.concatenate(arrays) for name, arrays in parts.items()}
     for name, array in values.items():
-        if array.dtype.kind != "f":
-            continue
-        wrong = np.flatnonzero(np.abs(array) > _LARGEST)
-        if wrong.size:
-            raise GraphError(
-                f"{table.label}: column '{name}' has {count_noun(wrong.size, 'number')} beyond "
-                f"±3.4e38, the first in {table.row(int(wrong[0]))}.",
-                Remedy("Put finite numbers there, or leave them empty")
-                | Remedy("Leave the column out", option="drop", value=[name]),
-            )
+        if array.dtype.kind == "f":
+            refuse_infinite(table, name, array)
     return values
+
+
+def refuse_infinite(table: Table, name: str, values: Array) -> None:
+    """Refuse numbers that are infinite as attributes."""
+    wrong = np.flatnonzero(np.abs(values) > _LARGEST)
+    if wrong.size:
+        raise GraphError(
+            f"{table.label}: column '{name}' has {count_noun(wrong.size, 'number')} beyond "
+            f"±3.4e38, the first in {table.row(int(wrong[0]))}.",
+            Remedy("Put finite numbers there, or leave them empty") | table.drop_remedy(name),
+        )
 
 
 def parse_date(word: str) -> datetime.date | None:

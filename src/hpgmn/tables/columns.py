@@ -7,8 +7,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict
 
-import pyarrow as pa
-
 from hpgmn.base.errors import GraphError, Remedy, SettingError, count_noun, list_names, nearest
 from hpgmn.tables.preparation import Preparation
 from hpgmn.tables.sources import EDGE_LISTS, TABLES, Table, is_numeric, not_numeric, open_table
@@ -31,10 +29,11 @@ NAMES = {
 _FLAGS = {  # where an option is no keyword
     "split": "split-column",
     "categories": "category",
+    "edge_categories": "edge-category",
     "edge_type": "edge-type",
     "directed": "directed/--undirected",
 }
-_LISTS = ("drop", "attributes", "categories")
+_LISTS = ("drop", "attributes", "categories", "edge_drop", "edge_categories")
 _NODE_ROLES = ("id", "label", "split")
 _EDGE_ROLES = ("source", "target", "weight", "edge_type")
 _PLURALS = {"weight": "weights", "edge_type": "edge types"}
@@ -55,6 +54,8 @@ class ColumnOptions(TypedDict, total=False):
     drop: Sequence[str]
     attributes: Sequence[str] | None
     categories: Sequence[str]
+    edge_drop: Sequence[str]
+    edge_categories: Sequence[str]
     split_by: Sequence[str] | None
     drop_unknown_edges: bool
     directed: bool | None
@@ -87,6 +88,8 @@ class Columns:
         drop: columns of the node table to leave out.
         attributes: the columns to use as attributes. None: all without another role.
         categories: columns that are categories even if they hold numbers.
+        edge_drop: columns of the edge table that are not aggregated.
+        edge_categories: columns of the edge table that are categories even if they hold numbers.
         split_by: make splits: ("group", column) keeps groups together, ("time", column) trains on
             the oldest nodes and tests on the newest.
         drop_unknown_edges: leave out edges to unknown nodes instead of raising.
@@ -103,6 +106,8 @@ class Columns:
     drop: Sequence[str] = ()
     attributes: Sequence[str] | None = None
     categories: Sequence[str] = ()
+    edge_drop: Sequence[str] = ()
+    edge_categories: Sequence[str] = ()
     split_by: Sequence[str] | None = None
     drop_unknown_edges: bool = False
     directed: bool | None = None
@@ -111,7 +116,7 @@ class Columns:
         """Check the types: names may come from a program or a config file."""
         for name in NAMES:
             self._require(isinstance(getattr(self, name), str | None), name, "a column name")
-        for name in ("drop", "attributes", "categories", "split_by"):
+        for name in (*_LISTS, "split_by"):
             value = getattr(self, name)
             if value is None and name in ("attributes", "split_by"):
                 continue
@@ -149,6 +154,8 @@ class Tables:
     edge_type: str | None
     directed: bool
     categories: tuple[str, ...] = ()
+    edge_columns: tuple[str, ...] = ()
+    edge_categories: tuple[str | None, ...] = ()
     split_by: tuple[str, str] | None = None
     drop_unknown_edges: bool = False
     prepare: bool = False
@@ -174,31 +181,19 @@ class Tables:
             if getattr(self, role) is None and not (role == "split" and self.split_by):
                 lines.append(f"{self.nodes.label}: no {role} column.")
         kind = "directed" if self.directed else "undirected"
-        return [*lines, f"{self.edges.label}: {self._assignments(_EDGE_ROLES)}, {kind}."]
+        lines.append(f"{self.edges.label}: {self._assignments(_EDGE_ROLES)}, {kind}.")
+        used = {getattr(self, role) for role in _EDGE_ROLES}
+        used |= set(self.edge_columns if self.prepare else ())
+        unused = [name for name in self.edges.types if name not in used]
+        if unused:
+            lines.append(f"{self.edges.label}: not used: {list_names(unused, len(unused))}.")
+        return lines
 
     def _assignments(self, roles: Sequence[str]) -> str:
         named = [(role, getattr(self, role)) for role in roles]
         return ", ".join(
             f"{role.replace('_', ' ')} is '{name}'" for role, name in named if name is not None
         )
-
-    def ignored(self) -> tuple[str, Remedy | str] | None:
-        """Return a message about unused columns of the edge table and its remedy, if any."""
-        roles = [getattr(self, role) for role in _EDGE_ROLES]
-        names = [name for name in self.edges.types if name not in roles]
-        if not names:
-            return None
-        message = f"{self.edges.label}: ignored: {list_names(names, len(names))}."
-        numeric = [
-            name
-            for name in names
-            if is_numeric(self.edges.types[name]) and not pa.types.is_null(self.edges.types[name])
-        ]
-        if self.weight is not None or not numeric:
-            return message, ""
-        if self.preparation is not None:
-            return message, "The model was trained without weights."
-        return message, Remedy("To use edge weights, name them", option="weight", value=numeric[0])
 
 
 def open_tables(
@@ -270,6 +265,7 @@ def assign_roles(
     preparation: Preparation | None = None,
 ) -> Tables:
     """Detect the roles of the columns of two tables; see :func:`open_tables`."""
+    edge_table.prefix = "edge_"
     directed = columns.directed is not False
     if preparation is not None:
         if columns.directed is None:
@@ -297,8 +293,10 @@ def assign_roles(
         roles["split"] = None
     if preparation is None:
         attributes = _attributes(node_table, reserved, columns, prepare=prepare)
+        edge_columns = _edge_columns(edge_table, (roles["source"], roles["target"]), columns)
     else:
         attributes = preparation.names
+        edge_columns = tuple(column.name for column in preparation.edge_columns)
     return Tables(
         node_table,
         edge_table,
@@ -307,6 +305,8 @@ def assign_roles(
         categories=tuple(
             _require_column(node_table, "categories", name) for name in columns.categories
         ),
+        edge_columns=edge_columns,
+        edge_categories=(*columns.edge_categories, roles["edge_type"]),
         split_by=None if columns.split_by is None else (columns.split_by[0], columns.split_by[1]),
         drop_unknown_edges=columns.drop_unknown_edges,
         prepare=prepare,
@@ -460,3 +460,13 @@ def _attributes(
         if not is_numeric(table.types[name]):
             raise not_numeric(table, name)
     return names
+
+
+def _edge_columns(table: Table, ends: Sequence[str], columns: Columns) -> tuple[str, ...]:
+    """Return the columns of the edge table that are aggregated: all but the ends of edges."""
+    named = {"edge_drop": columns.edge_drop, "edge_categories": columns.edge_categories}
+    for option, names in named.items():
+        for name in names:
+            if _require_column(table, option, name) in ends:
+                raise _column_in_use(option, name, table)
+    return tuple(name for name in table.types if name not in (*ends, *columns.edge_drop))

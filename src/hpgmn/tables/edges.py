@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -14,8 +14,9 @@ import pyarrow.compute as pc
 
 from hpgmn.base.edge_types import MISSING
 from hpgmn.base.errors import GraphError, Remedy
-from hpgmn.tables.column_types import Category, read_values
+from hpgmn.tables.column_types import Category, Column, read_values
 from hpgmn.tables.columns import Tables
+from hpgmn.tables.edge_columns import EdgeColumnReader
 from hpgmn.tables.preparation import Log
 from hpgmn.tables.sources import NUMBER, TEXT, Array, Table, as_numbers, as_text, canonical, decoded
 
@@ -47,6 +48,27 @@ class Faults:
         return f" ({self.count:,} such edges in all)" if self.count > 1 else ""
 
 
+@dataclass(frozen=True, eq=False)
+class EdgeData:
+    """Edges as arrays.
+
+    Attributes:
+        index: (2, E) positions of their ends among the nodes.
+        weight: (E,) or None.
+        type: (E,) positions among ``type_names``, or None.
+        type_names: in the order of their first occurrence.
+        columns: the other columns that are used.
+        values: (E, columns) their values; None without columns.
+    """
+
+    index: Array
+    weight: Array | None
+    type: Array | None
+    type_names: Sequence[str]
+    columns: tuple[Column, ...]
+    values: Array | None
+
+
 def read_edges(
     tables: Tables,
     ids: Any,
@@ -54,8 +76,8 @@ def read_edges(
     progress: Callable[[str, int, int | None], None],
     log: Log,
     earlier_ids: Array | None,
-) -> tuple[Array, Array | None, Array | None, list[str]]:
-    """Read (2, E) positions, (E,) weights or None, (E,) types or None, and the types' names.
+) -> EdgeData:
+    """Read the edge table.
 
     Args:
         tables: both tables.
@@ -70,7 +92,8 @@ def read_edges(
         lambda rows: progress(f"Counting the edges in {table.label}", rows, None)
     )
     ends = (tables.source, tables.target)
-    read_as = dict.fromkeys(ends, TEXT)
+    reader = EdgeColumnReader(tables, num_edges)
+    read_as = reader.read_as | dict.fromkeys(ends, TEXT)
     if tables.weight is not None:
         read_as[tables.weight] = NUMBER
     if tables.edge_type is not None:
@@ -110,6 +133,7 @@ def read_edges(
         if tables.edge_type is not None and edge_type is not None:
             words = as_text(table, tables.edge_type, group.column(tables.edge_type))
             edge_type[start : start + size] = _number_words(words, type_numbers)
+        reader.add(group, start)
         start += size
         progress(f"Reading the edges in {table.label}", start, num_edges)
     if unknown.count:
@@ -125,12 +149,13 @@ def read_edges(
             "weights must be finite and positive.",
             Remedy("Remove such edges") | Remedy("Use no weights", option="weight", value=""),
         )
+    is_known = edge_index.min(axis=0) >= 0
+    columns_read = reader.finish(is_known, log)
     if unknown.count:
-        is_known = edge_index.min(axis=0) >= 0
         edge_index = edge_index[:, is_known]
         edge_weight = None if edge_weight is None else edge_weight[is_known]
         edge_type = None if edge_type is None else edge_type[is_known]
-    return edge_index, edge_weight, edge_type, list(type_numbers)
+    return EdgeData(edge_index, edge_weight, edge_type, list(type_numbers), *columns_read)
 
 
 def _number_words(words: Any, numbers: dict[str, int]) -> Array:

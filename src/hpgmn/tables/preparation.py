@@ -24,7 +24,7 @@ import numpy as np
 import pyarrow as pa
 
 from hpgmn.base.errors import Remedy, list_names
-from hpgmn.tables.column_types import COLUMN_TYPES, Column, Degree, Sample, read_values
+from hpgmn.tables.column_types import COLUMN_TYPES, Aggregate, Column, Degree, Sample, read_values
 from hpgmn.tables.sources import Array, Table
 
 logger = logging.getLogger(__name__)
@@ -37,16 +37,28 @@ class Preparation:
     """How a node table becomes attributes; fitted by :func:`fit`, stored with the model.
 
     Args:
-        columns: the columns that are used.
+        columns: the columns that are used, aggregates of edges last.
         left_out: column → why it is not used.
         roles: which columns were id, label, split and so on.
         class_names: the classes in their order.
+        edge_columns: the columns of the edge table that are aggregated.
     """
 
     columns: tuple[Column, ...]
     left_out: dict[str, str] = field(default_factory=dict)
     roles: dict[str, Any] = field(default_factory=dict)
     class_names: tuple[str, ...] = ()
+    edge_columns: tuple[Column, ...] = ()
+
+    @property
+    def node_columns(self) -> tuple[Column, ...]:
+        """The columns of the node table that are used."""
+        return tuple(column for column in self.columns if not isinstance(column, Aggregate))
+
+    @property
+    def aggregates(self) -> tuple[Column, ...]:
+        """The attributes made of edges."""
+        return tuple(column for column in self.columns if isinstance(column, Aggregate))
 
     @property
     def degree(self) -> Degree | None:
@@ -55,8 +67,8 @@ class Preparation:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The columns of the table that are used."""
-        return tuple(column.name for column in self.columns if not isinstance(column, Degree))
+        """The names of ``node_columns``."""
+        return tuple(column.name for column in self.node_columns)
 
     @property
     def feature_names(self) -> list[str]:
@@ -64,17 +76,18 @@ class Preparation:
         return [name for column in self.columns for name in column.feature_names]
 
     def attributes(self, table: Table, log: Log) -> Array:
-        """Convert a table to (N, F) float32; it must have the columns of the fitted one."""
-        for column in self.columns:
+        """Convert a table to float32 (N, F without aggregates); it must have all columns."""
+        for column in self.node_columns:
             column.check(table)
-        types = {column.name: type(column) for column in self.columns}
+        types = {column.name: type(column) for column in self.node_columns}
         return self.matrix(read_values(table, types), table, log)
 
     def matrix(self, values: dict[str, Array], table: Table, log: Log) -> Array:
-        """Convert values by column to (N, F) float32; each column is released when it is done."""
-        x = np.empty((len(next(iter(values.values()))), len(self.feature_names)), np.float32)
+        """Convert values by column to float32; each column is released when it is done."""
+        width = sum(len(column.feature_names) for column in self.node_columns)
+        x = np.empty((len(next(iter(values.values()))), width), np.float32)
         start = 0
-        for column in self.columns:
+        for column in self.node_columns:
             own_values = values.pop(column.name)
             block = column.attributes(own_values)
             x[:, start : start + block.shape[1]] = block
@@ -93,14 +106,16 @@ class Preparation:
             "left_out": dict(self.left_out),
             "roles": dict(self.roles),
             "class_names": list(self.class_names),
+            "edge_columns": [column.as_dict() for column in self.edge_columns],
         }
 
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> Preparation:
         """Rebuild what :meth:`as_dict` returned."""
-        columns = tuple(Column.from_dict(column) for column in content["columns"])
-        class_names = tuple(content["class_names"])
-        return cls(columns, dict(content["left_out"]), dict(content["roles"]), class_names)
+        columns = tuple(map(Column.from_dict, content["columns"]))
+        edge_columns = tuple(map(Column.from_dict, content.get("edge_columns", ())))
+        about = dict(content["left_out"]), dict(content["roles"]), tuple(content["class_names"])
+        return cls(columns, *about, edge_columns)
 
 
 def fit(
@@ -154,18 +169,22 @@ def _report(table: Table, preparation: Preparation, log: Log) -> None:
             f"{table.label}: values are missing in {list_names(filled)}; the median or a word of "
             "its own replaces them, and an attribute marks them."
         )
+    report_left_out(table, preparation.left_out, log)
+
+
+def report_left_out(table: Table, left_out: Mapping[str, str], log: Log) -> None:
+    """Log which columns are left out and why; warn where the user may want them."""
     reasons: dict[str, list[str]] = {}
-    for name, reason in preparation.left_out.items():
+    for name, reason in left_out.items():
         reasons.setdefault(reason, []).append(name)
     for reason, names in reasons.items():
         listed = list_names(names)
-        if reason in ("constant", "empty"):
+        if reason in ("constant", "empty", "row numbers or ids"):
             log(f"{table.label}: left out because {reason}: {listed}.")
         elif reason.startswith("of type"):
             message = "%s: %s %s cannot be an attribute and is left out."
             logger.warning(message, table.label, listed, reason)
         else:
-            remedy = Remedy("Convert it to numbers to use it") | Remedy(
-                "Read it as a category", option="categories", value=[names[0]], flag="category"
-            )
+            remedy = Remedy("Convert it to numbers to use it")
+            remedy |= table.category_remedy(names[0], "Read it as a category")
             logger.warning("%s: %s: %s, left out. %s", table.label, listed, reason, remedy)

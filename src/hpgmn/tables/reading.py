@@ -18,9 +18,10 @@ import pyarrow.compute as pc
 
 from hpgmn.base.edge_types import MAX_TYPES, OTHER, match_types, merge_rare_types
 from hpgmn.base.errors import GraphError, Remedy, count_noun, list_names
-from hpgmn.tables.column_types import Degree
+from hpgmn.tables.column_types import Column, Degree
 from hpgmn.tables.columns import Tables, column_remedy
-from hpgmn.tables.edges import id_keys, read_edges
+from hpgmn.tables.edge_columns import add_aggregates, is_repeated, log_degrees
+from hpgmn.tables.edges import EdgeData, id_keys, read_edges
 from hpgmn.tables.preparation import Log, Preparation, fit
 from hpgmn.tables.sources import (
     NUMBER,
@@ -59,6 +60,7 @@ class TableData:
 
     Attributes:
         edge_index: (2, E) positions among the nodes; of an extension, the old nodes come first.
+        edge_values: (E, columns) the columns of the edge table that are used.
         masks: (N,) or (N, S) booleans by part, or empty.
         preparation: how columns became attributes, in plain values; None if they are unchanged.
     """
@@ -68,6 +70,7 @@ class TableData:
     edge_weight: Array | None
     edge_type: Array | None
     edge_type_names: Sequence[str]
+    edge_values: Array | None
     y: Array | None
     class_names: list[str] | None
     node_ids: Array
@@ -134,50 +137,80 @@ def read_tables(
     if tables.split_by is not None and y is not None:
         masks = split_by(tables.nodes, *tables.split_by, y, log)
     x = None
-    feature_names = list(tables.attributes) or [Degree.kind]
     if tables.prepare:
         progress(f"Preparing the attributes in {tables.nodes.label}", 0, None)
         preparation, x = _prepare(tables, class_names or (), log)
     elif tables.attributes:
         x = _read_attributes(tables.nodes, tables.attributes, len(ids), progress)
-    edge_index, edge_weight, edge_type, words = read_edges(
-        tables, all_ids, has_integer_ids, progress, log, earlier_ids
-    )
-    type_names: Sequence[str] = ()
+    edges = read_edges(tables, all_ids, has_integer_ids, progress, log, earlier_ids)
+    edge_type, type_names = edges.type, edges.type_names
     if edge_type is not None:
         known = () if onto is None else onto.edge_type_names
         if preparation is not None and onto is None:
             known = preparation.roles.get("edge_type_names", ())
-        edge_type, type_names = _order_types(tables, edge_type, words, known, log)
-    if x is None:
-        degrees = log_degrees(edge_index, len(all_ids))[-len(ids) :]
-        preparation, x = _by_degree(tables, preparation, degrees)
+        edge_type, type_names = _order_types(tables, edge_type, type_names, known, log)
     if preparation is not None:
-        feature_names = preparation.feature_names
+        x = np.empty((len(ids), 0), np.float32) if x is None else x
+        if onto is None:
+            if edges.columns:
+                progress(f"Aggregating the columns in {tables.edges.label}", 0, None)
+            preparation, x = _aggregate(tables, preparation, x, edges, log)
+    elif x is None:
+        degrees = _only_degrees(tables, edges.index, len(all_ids))
+        x = degrees[-len(ids) :, None].astype(np.float32)
+    feature_names = list(tables.attributes) or [Degree.kind]
     return TableData(
         x,
-        edge_index,
-        edge_weight,
+        edges.index,
+        edges.weight,
         edge_type,
         type_names,
+        edges.values,
         y,
         class_names,
         _text_array(ids),
-        feature_names,
+        feature_names if preparation is None else preparation.feature_names,
         masks,
         tables.directed,
         None if preparation is None else preparation.as_dict(),
     )
 
 
-def log_degrees(edge_index: Array, num_nodes: int) -> Array:
-    """Return (N,) log(1 + degree) of both directions together; a self-loop counts twice.
+def _aggregate(
+    tables: Tables, preparation: Preparation, x: Array, edges: EdgeData, log: Log
+) -> tuple[Preparation, Array]:
+    """Append aggregates of edges to the attributes, fitted now or earlier."""
+    fitted: Sequence[Column] | None = preparation.aggregates
+    if tables.preparation is None:
+        count, repeats = edges.index.shape[1], int(is_repeated(edges.index, len(x)).sum())
+        if repeats:
+            log(f"{tables.edges.label}: {count:,} edges, {count - repeats:,} distinct pairs.")
+        fitted = None if repeats or edges.columns else ()
+    x, aggregates = add_aggregates(
+        x, edges.index, edges.values, edges.columns, tables.directed, fitted
+    )
+    if not x.shape[1]:
+        degrees = _only_degrees(tables, edges.index, len(x))
+        aggregates = (Degree.fitted(degrees),)
+        x = aggregates[0].attributes(degrees).astype(np.float32)
+    columns = (*preparation.node_columns, *aggregates)
+    return replace(preparation, columns=columns, edge_columns=edges.columns), x
 
-    >>> np.expm1(log_degrees(np.array([[0, 0, 2], [1, 2, 2]]), 4)).round().tolist()
-    [2.0, 1.0, 3.0, 0.0]
-    """
-    ends = np.asarray(edge_index).reshape(-1)
-    return np.log1p(np.bincount(ends, minlength=num_nodes))
+
+def _only_degrees(tables: Tables, edge_index: Array, num_nodes: int) -> Array:
+    """Return the only attribute of nodes without columns, with a warning."""
+    if not edge_index.size:
+        raise GraphError(
+            f"{tables.nodes.label} has no attributes that can be used, and "
+            f"{tables.edges.label} no edges, so there is nothing to learn from.",
+            "Add a column that varies, or edges",
+        )
+    logger.warning(
+        "%s has no attributes that can be used, so nodes have one: degree, the logarithm of "
+        "1 + their edges.",
+        tables.nodes.label,
+    )
+    return log_degrees(edge_index, num_nodes)
 
 
 def _order_types(
@@ -234,29 +267,6 @@ def _prepare(
         log(f"{table.label}: ignored, because the model does not know: {names}.")
     id_role = {"has_whole_ids": table.has_integers(tables.id)}
     return replace(fitted, roles=fitted.roles | id_role), x
-
-
-def _by_degree(
-    tables: Tables, preparation: Preparation | None, degrees: Array
-) -> tuple[Preparation | None, Array]:
-    """Return the degree as the only attribute, and the preparation that includes it."""
-    column = None if preparation is None else preparation.degree
-    if column is None:
-        if not degrees.any():
-            raise GraphError(
-                f"{tables.nodes.label} has no attributes that can be used, and "
-                f"{tables.edges.label} no edges, so there is nothing to learn from.",
-                "Add a column that varies, or edges",
-            )
-        logger.warning(
-            "%s has no attributes that can be used, so nodes have one: degree, the logarithm of "
-            "1 + their edges.",
-            tables.nodes.label,
-        )
-    if preparation is None:
-        return None, degrees[:, None].astype(np.float32)
-    column = column or Degree.of(degrees)
-    return replace(preparation, columns=(column,)), column.attributes(degrees).astype(np.float32)
 
 
 def check_labels(tables: Tables, y: Array, class_names: Sequence[str]) -> None:
@@ -442,8 +452,7 @@ def _read_attributes(
     raise GraphError(
         f"{table.label}: column '{name}' has {count_noun(int(marks.sum()), noun)}{limit}, the "
         f"first in {table.row(int(marks.argmax()))}{others}.",
-        Remedy("Put finite numbers there, for example the column's mean")
-        | Remedy("Leave the column out", option="drop", value=[name]),
+        Remedy("Put finite numbers there, for example the column's mean") | table.drop_remedy(name),
     )
 
 

@@ -64,6 +64,7 @@ class Table(ABC):
         self.path = path
         self.label = path.name
         self.has_header = has_header
+        self.prefix = ""  # of the options about its columns, "edge_" of an edge table
         self.types: dict[str, pa.DataType] = {}
         for name, kind in types:
             if name in self.types:
@@ -71,6 +72,15 @@ class Table(ABC):
                     f"{self.label} has two columns named '{name}'.", "Rename or remove one"
                 )
             self.types[name] = kind
+
+    def drop_remedy(self, column: str, action: str = "Leave the column out") -> Remedy:
+        """Return the remedy that leaves a column out."""
+        return Remedy(action, option=f"{self.prefix}drop", value=[column])
+
+    def category_remedy(self, column: str, action: str) -> Remedy:
+        """Return the remedy that reads a column as a category."""
+        option, flag = f"{self.prefix}categories", f"{self.prefix}category"
+        return Remedy(action, option=option, value=[column], flag=flag)
 
     def row(self, position: int) -> str:
         """Describe the row at a position counted from 0."""
@@ -318,8 +328,8 @@ def mixed_types(table: Table, column: str, row: int, value: str, kind: str) -> G
         f"{table.label}: column '{column}' holds '{value}' in {table.row(row)}, but most of its "
         f"values are of type {kind}.",
         Remedy("Correct or empty such values")
-        | Remedy("Read all as categories", option="categories", value=[column], flag="category")
-        | Remedy("Leave the column out", option="drop", value=[column]),
+        | table.category_remedy(column, "Read all as categories")
+        | table.drop_remedy(column),
     )
 
 
@@ -330,7 +340,7 @@ def not_numeric(table: Table, column: str, *, is_weight: bool = False) -> GraphE
     if first is not None:
         row, value = first
         what = f"holds '{value}' in {table.row(row)}, which is not a number"
-    without = Remedy("Leave it out", option="drop", value=[column])
+    without = table.drop_remedy(column, "Leave it out")
     if is_weight:
         without = Remedy("Use no weights", option="weight", value="")
     return GraphError(
