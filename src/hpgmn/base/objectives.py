@@ -94,7 +94,8 @@ class Regression:
     ) -> Tensor:
         """See :class:`Objective`."""
         outputs = at_least_single(logits)[..., 0]
-        targets = ((labels - self.mean) / self.std).to(outputs.dtype)
+        known = torch.where(valid, labels, self.mean)  # NaN would reach the gradient
+        targets = ((known - self.mean) / self.std).to(outputs.dtype)
         loss = functional.huber_loss if self.kind == "huber" else functional.mse_loss
         each = torch.where(valid, loss(outputs, targets, reduction="none"), 0)
         sums = torch.stack([each.sum(dim=-1), valid.sum(dim=-1).to(each.dtype)])
