@@ -282,6 +282,14 @@ class Graph:
         graph.splits = self._valid(splits)
         return graph
 
+    def with_attributes(self, x: Any) -> Graph:
+        """Return the same graph with other attributes of the same shape; edges are shared."""
+        graph = object.__new__(Graph)
+        graph.__dict__.update(self.__dict__)
+        graph.__dict__.pop("fingerprint", None)
+        graph.x = validation.attributes(x)
+        return graph
+
     @cached_property
     def edge_index(self) -> Array:
         """(2, E) int64, as listed; row 0 sources, row 1 targets."""

@@ -22,6 +22,7 @@ from hpgmn.graph import Array, Graph
 from hpgmn.models.baselines.booster_text import clean_booster
 from hpgmn.models.baselines.node_table import (
     RAW_ATTRIBUTES,
+    attribute_columns,
     columns,
     label_free_rows,
     label_rows,
@@ -261,6 +262,15 @@ class Boosting(RowModel):
             labels, modes = standard_labels(task, replica), modes_of(self._bases)
             self._counted = replica, label_rows(task.statistics, modes, labels, task.num_classes)
         return np.concatenate([fixed[nodes], self._counted[1][nodes]], axis=1)
+
+    def logits_with_attributes(self, replica: int, node: int, attributes: Array) -> Array:
+        """Return the logits (B, C) of a node with other attributes of its own (B, F)."""
+        own, _ = attribute_columns(attributes, self._bases)
+        rows = np.repeat(self.table(replica, np.array([node])), len(own), axis=0)
+        rows[:, : own.shape[1]] = own
+        scores = np.asarray(self._boosters[replica].predict(rows, raw_score=True, num_threads=1))
+        trees = trees_per_round(self._task.num_classes)
+        return class_logits(torch.from_numpy(scores.reshape(len(own), trees))).float().numpy()
 
     def contributions(self, replica: int, nodes: Array) -> Array:
         """Return the contribution of each column to each raw score: (B, trees, W + 1).

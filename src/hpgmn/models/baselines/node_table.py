@@ -98,23 +98,29 @@ def modes_of(bases: Bases) -> list[str]:
     return [mode for mode in MODES if f"{mode}_basis" in bases]
 
 
+def attribute_columns(x: Any, bases: Bases) -> tuple[Array, Array]:
+    """Return the columns of own attributes, the first of a table, and those that are averaged."""
+    read, kept = bases["attributes_columns"], bases["attributes_raw"]
+    own = reduced = _attributes(x, kept)
+    if read.size:
+        reduced = np.asarray(x[:, read] @ bases["attributes_basis"])
+    if kept.size < x.shape[1]:
+        own = np.concatenate([own, reduced], axis=1)
+    return own, reduced
+
+
 def label_free_rows(statistics: LocalStatistics, settings: Any, bases: Bases) -> Array:
     """Return the columns that do not depend on labels: (N, W) float32."""
 
     def compute() -> Array:
-        x, read, kept = statistics.graph.x, bases["attributes_columns"], bases["attributes_raw"]
-        reduced = raw = _attributes(x, kept)
-        parts = [raw]
-        if read.size:
-            reduced = np.asarray(x[:, read] @ bases["attributes_basis"])
-        if kept.size < x.shape[1]:
-            parts.append(reduced)
+        own, reduced = attribute_columns(statistics.graph.x, bases)
+        parts = [own]
         for mode in modes_of(bases):
             adjacency, mean = statistics.adjacency(mode), _matrix(statistics, mode, "row")
             degree = np.diff(adjacency.indptr).astype(np.float32)
             strength = np.asarray(adjacency.sum(axis=1), np.float32).reshape(-1)
             parts += [np.stack([degree, strength, mean @ degree], axis=1)]
-            if not read.size:
+            if not bases["attributes_columns"].size:
                 parts += [_extremes(adjacency, reduced, largest=best) for best in (True, False)]
             states = reduced
             for _ in range(settings.hops):
