@@ -21,7 +21,7 @@ from hpgmn.base.metrics import BALANCED_METRICS
 from hpgmn.base.parsing import read_json
 from hpgmn.base.settings import make_settings, read_yaml
 from hpgmn.graph import Array, Graph, Split
-from hpgmn.graph.graph import graph_content
+from hpgmn.graph.content import graph_content
 from hpgmn.graph.homophily import node_homophily
 from hpgmn.models import find_model
 from hpgmn.models.stage import Replica, require_task

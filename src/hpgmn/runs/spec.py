@@ -21,8 +21,8 @@ from hpgmn.base.version import __version__
 from hpgmn.engines import Engine
 from hpgmn.graph import Graph, Split
 from hpgmn.graph.calibration import reserve_calibration
+from hpgmn.graph.content import graph_content
 from hpgmn.graph.datasets import DATASETS
-from hpgmn.graph.graph import graph_content
 from hpgmn.models import entry_mismatch, find_model, settings_for, task_settings
 from hpgmn.models.stage import require_task
 from hpgmn.training.checks import (
