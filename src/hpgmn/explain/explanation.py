@@ -32,6 +32,7 @@ DIRECTIONS = {
 }
 """A description of the neighbours of several nodes in each neighbour mode."""
 _SHOWN = 8  # rows of a long list in text and HTML; JSON has all
+_SHOWN_COLUMNS = 5
 
 PATTERNS = 3
 """The number of patterns described for a node, those it attends to most."""
@@ -96,6 +97,29 @@ class Without:
 
 
 @dataclass(frozen=True)
+class ColumnEffect:
+    """A column of a node and its effect on the predicted class.
+
+    Attributes:
+        column: its name.
+        value: that of the node, in the unit of the table; None if it is missing.
+        effect: its Shapley value for the log-odds.
+        error: the standard error of a sampled effect, 0 if it is exact.
+    """
+
+    column: str
+    value: float | str | None
+    effect: float
+    error: float
+
+    def __str__(self) -> str:
+        value = self.value
+        if isinstance(value, float):
+            value = f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+        return f"{self.column} = {'missing' if value is None else value}"
+
+
+@dataclass(frozen=True)
 class Explanation:
     """The explanation of the prediction of a node.
 
@@ -116,6 +140,9 @@ class Explanation:
             if it does not change.
         notes: how values were computed, and what is not available.
         columns: for trees the contribution of each column, the largest first.
+        column_effects: what the node's own columns contribute to the log-odds of the class, the
+            largest first; those without any effect are left out.
+        main_reason: the largest contribution, in a few words.
     """
 
     node: str
@@ -130,6 +157,8 @@ class Explanation:
     turning: Without | None
     notes: tuple[str, ...]
     columns: dict[str, float] = field(default_factory=dict)
+    column_effects: tuple[ColumnEffect, ...] = ()
+    main_reason: str = ""
 
     def as_dict(self) -> dict[str, Any]:
         """Return every value, for JSON."""
@@ -164,6 +193,8 @@ class Explanation:
             shown = {name: value for name, value in self.columns.items() if name in largest}
             heading = f"Contribution of columns, the {len(shown)} largest of {len(self.columns)}"
             sections.append((heading, _signed_rows(shown)))
+        if self.column_effects:
+            sections.append(self.column_section(_SHOWN_COLUMNS))
         if self.patterns:
             rows = [_pattern_row(pattern) for pattern in self.patterns]
             sections.append(("Attention to memory patterns", rows))
@@ -176,6 +207,16 @@ class Explanation:
             more = f", {len(rows)} of {count}" if count > len(rows) else ""
             sections.append((f"Effect of each neighbour on the probability{more}", rows))
         return sections
+
+    def column_section(self, most: int | None = None) -> Section:
+        """Return the effects of the node's own columns."""
+        rows = []
+        for column in self.column_effects[:most]:
+            error = f" ± {column.error:.2f}" if column.error else ""
+            rows.append((str(column), f"{column.effect:+.2f}{error}"))
+        count = len(self.column_effects)
+        more = f", {len(rows)} of {count}" if count > len(rows) else ""
+        return f"Contribution of its own columns to the log-odds{more}", rows
 
     def _endings(self) -> list[str]:
         removals = {r.neighbors: r for r in (self.turning, self.without) if r is not None}
@@ -211,6 +252,8 @@ class ModelExplanation:
         redundant: groups of patterns that the same nodes attend to.
         unused: patterns that hardly any node attends to.
         label_next: the nodes whose labels would help most, the best first.
+        columns: mean absolute effect of a node's own columns on the log-odds of its class, over
+            that sample or a part of it, the largest first.
         notes: how values were computed, and what is not available.
     """
 
@@ -222,6 +265,7 @@ class ModelExplanation:
     unused: tuple[int, ...]
     label_next: tuple[LabelCandidate, ...]
     notes: tuple[str, ...]
+    columns: dict[str, float] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, Any]:
         """Return every value, for JSON."""
@@ -248,6 +292,8 @@ class ModelExplanation:
             ]
             heading = f"Mean absolute contribution over {self.sampled} nodes"
             sections.append((heading, rows))
+        if self.columns:
+            sections.append(self.column_section(_SHOWN))
         if self.patterns:
             used = self._distinct()
             more = f", the {_SHOWN} most used" if len(used) > _SHOWN else ""
@@ -266,6 +312,12 @@ class ModelExplanation:
             ]
             sections.append(("Nodes to label next", rows))
         return sections
+
+    def column_section(self, most: int | None = None) -> Section:
+        """Return the importance of columns."""
+        rows = [(name, f"{size:.2f}") for name, size in list(self.columns.items())[:most]]
+        more = f", {len(rows)} of {len(self.columns)}" if len(self.columns) > len(rows) else ""
+        return f"Mean absolute contribution of own columns to the log-odds{more}", rows
 
     def _distinct(self) -> list[Pattern]:
         """Return the used patterns, of redundant ones only the most used."""
@@ -363,6 +415,16 @@ class EnsembleExplanation:
     def _repr_html_(self) -> str:
         html = _as_html(self.summary, self._sections(), self._ending())
         return html + self.explanation._repr_html_()
+
+
+def columns_text(explanation: Explanation | ModelExplanation | EnsembleExplanation) -> str:
+    """Return the effects of all columns alone."""
+    if isinstance(explanation, EnsembleExplanation):
+        return columns_text(explanation.explanation)
+    heading, rows = explanation.column_section()
+    if not rows:
+        return _as_text(explanation.summary, [], list(explanation.notes))
+    return _as_text(explanation.summary, [(heading, rows)], [])
 
 
 def _signed_rows(values: dict[str, float]) -> list[tuple[str, str]]:

@@ -10,11 +10,19 @@ import numpy as np
 import torch
 
 from hpgmn.base.errors import HPGMNError, Remedy
-from hpgmn.explain.columns import column_contributions, column_statistics, sum_by_statistic
+from hpgmn.explain.columns import (
+    FEW_EVALUATIONS,
+    column_contributions,
+    column_statistics,
+    explain_columns,
+    sum_by_statistic,
+)
 from hpgmn.explain.explanation import (
     COLUMNS_NOTE,
     PATTERNS,
     SHARES_NOTE,
+    STATISTICS,
+    ColumnEffect,
     Explanation,
     Neighbor,
     Without,
@@ -33,6 +41,7 @@ from hpgmn.explain.replicas import (
     subset_values,
 )
 from hpgmn.graph import Array, Graph
+from hpgmn.training.ensemble import Predictor, SavedEnsemble
 from hpgmn.training.saved import SavedModel
 
 _COMPARED = 20_000  # ids compared letter by letter, which takes a second
@@ -59,6 +68,7 @@ def explain_node(
     baseline, notes = None, [COLUMNS_NOTE] if columns else []
     if not columns:
         statistics, baseline, notes = _statistics(replicas, position, label)
+    column_effects, column_notes = explain_columns(replicas, position, label)
     support = neighbor_support(replicas, position, label, most=most)
     turned = turning_point(replicas, position, label, support)
     train_label = int(first.train_labels[position])
@@ -80,9 +90,80 @@ def explain_node(
         neighbors=_neighbors(first, support, names),
         without=_without(graph, support.neighbors[: support.removed], support.without, names),
         turning=None if turned is None else _without(graph, *turned, names),
-        notes=(*notes, *node_notes(replicas, support), *missing_notes(replicas)),
+        notes=(
+            *(*notes, *column_notes),
+            *(*node_notes(replicas, support), *missing_notes(replicas)),
+        ),
         columns=columns,
+        column_effects=column_effects,
+        main_reason=_main_reason(first, position, names, statistics, columns, column_effects),
     )
+
+
+def main_reasons(
+    model: Predictor,
+    graph: Graph,
+    nodes: Array,
+    labels: Array,
+    *,
+    device: torch.device | str = "cpu",
+) -> list[str]:
+    """Return in a few words what speaks most for a class of each node.
+
+    Args:
+        model: of one split; of an ensemble the member is read that explains whole models.
+        nodes: (n,) positions.
+        labels: (n,) the class of each node.
+    """
+    saved = model.members[model.explained()[0]] if isinstance(model, SavedEnsemble) else model
+    assert isinstance(saved, SavedModel)
+    replicas, reasons = open_replicas(saved, graph, device), []
+    for node, label in zip(nodes.tolist(), labels.tolist(), strict=True):
+        statistics, columns = _columns(replicas, node, label)
+        if not columns:
+            statistics, _, _ = _statistics(replicas, node, label)
+        effects, _ = explain_columns(replicas, node, label, FEW_EVALUATIONS)
+        names = saved.class_names
+        reasons.append(_main_reason(replicas[0], node, names, statistics, columns, effects))
+    return reasons
+
+
+def _main_reason(
+    replica: ReplicaView,
+    node: int,
+    names: tuple[str, ...],
+    statistics: dict[str, float],
+    columns: dict[str, float],
+    effects: tuple[ColumnEffect, ...],
+) -> str:
+    """Describe the largest contribution: own column, column of trees, class of neighbours."""
+    best = next((name for name, value in statistics.items() if value > 0), "attributes")
+    if best == "attributes":
+        supporting = (effect for effect in effects if effect.effect > 0)
+        return next((f"{effect} ({effect.effect:+.2f})" for effect in supporting), "")
+    if columns:
+        return next(iter(columns))
+    if best in ("class_counts", "class_means"):
+        return _neighbor_class(replica, node, names) or STATISTICS[best]
+    return STATISTICS[best]
+
+
+def _neighbor_class(replica: ReplicaView, node: int, names: tuple[str, ...]) -> str:
+    """Name the class and direction that a node's neighbours have more often than all nodes."""
+    labels, classes = replica.labels, len(names)
+    usual = np.bincount(labels[labels >= 0], minlength=classes) / max((labels >= 0).sum(), 1)
+    gains = {}
+    for mode in replica.neighbor_modes:
+        adjacency = replica.task.statistics.adjacency(mode)
+        near = labels[adjacency.indices[adjacency.indptr[node] : adjacency.indptr[node + 1]]]
+        if (near >= 0).any():
+            shares = np.bincount(near[near >= 0], minlength=classes) / (near >= 0).sum()
+            label = int((shares - usual).argmax())
+            gains[mode, label] = shares[label] - usual[label]
+    if not gains:
+        return ""
+    mode, label = max(gains, key=lambda key: gains[key])
+    return f"neighbours of class {names[label]}" + (f" ({mode})" if mode != "undirected" else "")
 
 
 def find_node(graph: Graph, node: Any) -> int:

@@ -106,11 +106,16 @@ class ReplicaView:
         """The modes in which neighbours are read; models without statistics read all of them."""
         return list(dict.fromkeys(self.modes.values())) or ["undirected"]
 
+    @property
+    def reference_nodes(self) -> Array:
+        """The train nodes, or all nodes if the graph has none."""
+        nodes = np.flatnonzero(self.train_labels >= 0)
+        return nodes if nodes.size else np.arange(self.graph.num_nodes)
+
     @cached_property
     def baseline(self) -> Tensor:
         """(S·D,) the mean encoding of the train nodes, or of all nodes if the graph has none."""
-        nodes = np.flatnonzero(self.train_labels >= 0)
-        return self.encodings(nodes if nodes.size else np.arange(self.graph.num_nodes)).mean(dim=0)
+        return self.encodings(self.reference_nodes).mean(dim=0)
 
     def encodings(self, nodes: Array) -> Tensor:
         """Return (B, S·D) the concatenated encodings of all statistics."""
@@ -170,7 +175,7 @@ def _open(on_graph: ModelOnGraph, index: int, calibration: Array) -> ReplicaView
         predicted = logits[None].argmax(dim=-1).cpu()
         labels = np.where(train_labels >= 0, train_labels, predicted)
     else:
-        labels, shares = labels_for_statistics(label_logits, train_labels, task.settings)
+        labels, shares = labels_for_statistics(task, label_logits)
     return ReplicaView(
         entry=entry,
         parameters=parameters,

@@ -15,6 +15,9 @@ STATISTICS = (
 """The paper's four, adjacency rows, means of these over neighbours (two-hop statistics), means of
 attributes over several hops, and the state of a message-passing network."""
 
+TARGET_STATISTICS = ("target_means",)
+"""Statistics of a regression alone: the mean targets of neighbours."""
+
 
 FORMS = ("dense", "implicit", "topk", "sketch")
 """Forms of diffusion that may be set beside ``auto``."""
@@ -30,7 +33,9 @@ class StatisticsSettings:
     """Which statistics describe a node, and how each is scaled."""
 
     statistics: tuple[str, ...] = setting(
-        (*STATISTICS[:3], "adjacency"), "the local statistics in use", choices=STATISTICS
+        (*STATISTICS[:3], "adjacency"),
+        "the local statistics in use",
+        choices=(*STATISTICS, *TARGET_STATISTICS),
     )
     neighbors: str = setting(
         "both",
