@@ -49,7 +49,7 @@ def means_form_of(graph, monkeypatch, free=math.inf, device=CPU, **changes):
         2,
         settings,
         device,
-        sketched=ClassMeans.is_sketched(graph, settings),
+        sketched=ClassMeans.is_sketched(graph, settings, graph.num_classes),
     )
 
 

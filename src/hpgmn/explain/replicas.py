@@ -179,7 +179,7 @@ def _open(on_graph: ModelOnGraph, index: int, calibration: Array) -> ReplicaView
         predicted = logits[None].argmax(dim=-1).cpu()
         labels = np.where(train_labels >= 0, train_labels, predicted)
     else:
-        labels, shares = labels_for_statistics(label_logits, train_labels, task.settings)
+        labels, shares = labels_for_statistics(task, label_logits)
     return ReplicaView(
         entry=entry,
         parameters=parameters,

@@ -29,8 +29,8 @@ from hpgmn.base.settings import settings_dict
 from hpgmn.engines import Engine, Task, TaskResult
 from hpgmn.engines.processes import LocalEngine
 from hpgmn.graph import Array, Graph
+from hpgmn.graph.content import shard_content
 from hpgmn.graph.files import graph_name, read_graph, refuse_changed, write_graph
-from hpgmn.graph.graph import shard_content
 from hpgmn.graph.homophily import node_homophily
 from hpgmn.shards.cutting import WORK
 from hpgmn.shards.files import RowFile, small_array, write_array

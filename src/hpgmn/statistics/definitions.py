@@ -101,7 +101,8 @@ class Request:
     Attributes:
         mode: the neighbour mode, with an edge type as :func:`mode_of` returns it.
         labels: (R, N) pseudo-labels; -1 is unknown.
-        shares: (R, N, C) class probabilities for soft counts, or None.
+        shares: (R, N, C) class probabilities for soft counts, or None; of a regression what
+            the mean targets average.
     """
 
     source: Source
@@ -181,6 +182,7 @@ class ClassCounts(Definition):
     @override
     def build(self, request: Request, settings: Selection) -> Statistic:
         is_soft = settings.soft_counts and request.shares is not None
+        is_soft = is_soft and not request.source.graph.is_regression
         labels = request.shares if is_soft else request.labels
         assert labels is not None
         counts = class_counts(request.adjacency, labels, request.num_classes)
@@ -207,14 +209,14 @@ class ClassMeans(Definition):
     """Settings that rows on disk depend on, by form."""
 
     @staticmethod
-    def is_sketched(graph: Graph, settings: Any) -> bool:
+    def is_sketched(graph: Graph, settings: Any, num_classes: int) -> bool:
         """Return whether class means of a graph are a sketch, by setting or by ``auto``.
 
         Replicas may read different neighbours, so edges in both directions count.
         """
         if settings.class_means_form != "auto":
             return bool(settings.class_means_form == "sketch")
-        width = graph.num_classes * graph.num_features
+        width = num_classes * graph.num_features
         half = 2 * graph.num_nodes * width
         in_batches = getattr(settings, "batch_size", 0) > 0
         is_shorter = settings.class_means_dim < graph.num_features
@@ -313,7 +315,9 @@ class ClassMeans(Definition):
         labels, num_classes = request.labels, request.num_classes
         unit_length = settings.class_means_scaling == "unit"
         # A trained model names its sketch in its settings.
-        sketched = request.source.width is None and self.is_sketched(request.source.graph, settings)
+        sketched = request.source.width is None and self.is_sketched(
+            request.source.graph, settings, request.num_classes
+        )
         form = self.choose_form(
             adjacency, x, len(labels), num_classes, settings, device, sketched=sketched
         )

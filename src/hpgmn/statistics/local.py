@@ -32,6 +32,7 @@ from hpgmn.statistics.settings import (
     statistic_names,
 )
 from hpgmn.statistics.source import Progress, Source
+from hpgmn.statistics.targets import TargetMeans, num_groups
 
 TWO_HOP_LIMIT = 2**28
 """Most entries of a two-hop matrix, 2 GiB; crocodile's has 32, squirrel's 8, pubmed's 1 million."""
@@ -43,6 +44,7 @@ DEFINITIONS: dict[str, Definition] = {
     "class_counts": ClassCounts(),
     "class_means": ClassMeans(),
     "adjacency": AdjacencyRows(),
+    "target_means": TargetMeans(),
 }
 
 
@@ -143,12 +145,12 @@ class LocalStatistics(Source):
             labels: (R, N) pseudo-labels; -1 is unknown.
             settings: one per replica; they may differ in ``neighbors`` alone.
             shares: (R, N, C) probabilities of each class, for ``soft_counts``; None takes the
-                labels as certain.
+                labels as certain. Of a regression what the mean targets average.
 
         Returns:
             A statistic for each name of :func:`statistic_names`.
         """
-        if not settings[0].soft_counts:
+        if not settings[0].soft_counts and "target_means" not in settings[0].statistics:
             shares = None
         inputs = (num_classes, list(settings), labels, shares)
         if self._latest is not None:
@@ -208,7 +210,7 @@ def fix_sketches(graph: Graph, settings: Any) -> Any:
     if "diffusion" in used and diffusion_is_sketched(graph, settings):
         named["diffusion_form"] = "sketch"
     uses_means = used & {"class_means", "neighbor_class_means"}
-    if uses_means and ClassMeans.is_sketched(graph, settings):
+    if uses_means and ClassMeans.is_sketched(graph, settings, num_groups(graph, settings)):
         named["class_means_form"] = "sketch"
     if all(getattr(settings, key) == value for key, value in named.items()):
         return settings

@@ -16,6 +16,9 @@ STATISTICS = (
 """The paper's four, adjacency rows, means of these over neighbours (two-hop statistics), means of
 attributes over several hops, and the state of a message-passing network."""
 
+TARGET_STATISTICS = ("target_means",)
+"""Statistics of a regression alone: the mean targets of neighbours."""
+
 
 FORMS = ("dense", "implicit", "topk", "sketch")
 """Forms of diffusion that may be set beside ``auto``."""
@@ -24,7 +27,8 @@ MEANS_FORMS = ("dense", "half", "sparse", "sketch", "factored")
 """Forms of class means that may be set beside ``auto``."""
 
 _AVERAGED = "neighbor_"
-_BY_TYPE = ("class_counts", "class_means")  # message passing has a matrix per type instead
+# Message passing has a matrix per type instead.
+_BY_TYPE = ("class_counts", "class_means", "target_means")
 _SUFFIX = re.compile(r"(_out|_in)?(?:_type(\d+))?$")
 
 
@@ -33,7 +37,9 @@ class StatisticsSettings:
     """Which statistics describe a node, and how each is scaled."""
 
     statistics: tuple[str, ...] = setting(
-        (*STATISTICS[:3], "adjacency"), "the local statistics in use", choices=STATISTICS
+        (*STATISTICS[:3], "adjacency"),
+        "the local statistics in use",
+        choices=(*STATISTICS, *TARGET_STATISTICS),
     )
     neighbors: str = setting(
         "both",
