@@ -19,7 +19,8 @@ from hpgmn.explain.columns import (
     affordable_nodes,
     explain_columns,
 )
-from hpgmn.explain.explanation import PATTERNS, SHARES_NOTE, SHOWN_COLUMNS, STATISTICS
+from hpgmn.explain.descriptions import describe_statistic
+from hpgmn.explain.explanation import PATTERNS, SHARES_NOTE, SHOWN_COLUMNS
 from hpgmn.explain.neighbors import (
     EXACT_UP_TO,
     has_diffusion,
@@ -240,7 +241,7 @@ def _shared_data(
         "directed": first.graph.directed,
         "modes": first.neighbor_modes,
         "classes": list(names),
-        "statistics": [[name, STATISTICS[name]] for name in statistics],
+        "statistics": [[name, describe_statistic(name)] for name in statistics],
         "patterns": _patterns(first, probabilities),
         "notes": [
             *([SHARES_NOTE] if statistics else []),
