@@ -37,6 +37,19 @@ def test_the_whole_model_is_explained_without_a_node(hpgmn, trained, small_graph
     assert content["label_next"][0]["node"] == expected.label_next[0].node
 
 
+def test_columns_alone_are_printed(hpgmn, trained, small_graph):
+    for options, explained in (
+        ([], explain_model(of_split(trained, 1), small_graph)),
+        (["--node", "4"], explain_node(of_split(trained, 1), small_graph, 4)),
+    ):
+        answer = hpgmn("explain", trained, "--columns", *options)
+        assert answer.code == 0, answer.err
+        _, rows = explained.column_section()
+        lines = answer.out.splitlines()
+        assert lines[0] == explained.summary
+        assert [" ".join(line.split()) for line in lines[3:]] == [" ".join(row) for row in rows]
+
+
 def test_a_node_of_another_graph(hpgmn, tiny, small_graph, graph_file):
     settings = tiny(statistics="attributes,class_counts")
     trained = hpgmn("train", graph_file, *settings, "--splits", "0", "--out", "run")

@@ -1,6 +1,7 @@
 """Tomorrow's nodes through ``hpgmn predict``: whole graphs, and tables of what is new."""
 
 import csv
+import json
 import os
 import resource
 import subprocess
@@ -223,6 +224,28 @@ def test_a_run_works_without_its_tables_and_in_another_place(
     assert [(answer.code, answer.err) for answer in after if answer.code] == []
     assert [answer.out for answer in after] == before
     assert [Path(name).read_bytes() for name in ("old.csv", "new.csv")] == tables
+
+
+def test_new_nodes_are_explained_and_scored(train, hpgmn, today, only_new):
+    train(today)
+    answer = hpgmn("explain", "run", "--graph", only_new, "--add", "--node", "p42", "--columns")
+    assert answer.code == 0, answer.err
+    assert "Node p42: " in answer.out
+    assert {"age =", "region ="} <= {" ".join(line.split()[:2]) for line in answer.out.splitlines()}
+    told = last_line(hpgmn("evaluate", "run", only_new, "--add"))
+    assert "None of the 5 new nodes of 'new' has a label." in told
+    write(only_new, people(OLD, OLD + NEW), TOMORROW)
+    answer = hpgmn("evaluate", "run", only_new, "--add", "--json")
+    assert answer.code == 0, answer.err
+    content = json.loads(answer.out)
+    labels = [row["label"] for row in people(OLD, OLD + NEW)]
+    assert sum(row["support"] for row in content["classes"]) == sum(map(bool, labels))
+    hpgmn("predict", "run", only_new, "--add", "--out", "new.csv")
+    found = [row["prediction"] for row in predicted("new.csv").values()]
+    right = [one == other for one, other in zip(found, labels, strict=True) if other]
+    assert content["metrics"]["accuracy"]["mean"] == pytest.approx(np.mean(right))
+    for command in (["evaluate", "run", "--add"], ["explain", "run", "--add"]):
+        assert "--add is about tables" in last_line(hpgmn(*command))
 
 
 def test_a_copy_of_the_graph_that_cannot_be_used_is_named_with_what_to_do(train, hpgmn, today):

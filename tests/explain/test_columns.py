@@ -1,11 +1,28 @@
-"""Contributions of columns add up to the log-odds of the explained class."""
+"""Contributions of columns: Shapley values against brute force, and columns of boosted trees."""
+
+import itertools
+import math
 
 import numpy as np
 import pytest
+import scipy.sparse as sp
 
+import hpgmn
 from hpgmn.explain import explain_model, explain_node
-from hpgmn.explain.columns import column_contributions, column_statistics, sum_by_statistic
-from hpgmn.explain.explanation import STATISTICS
+from hpgmn.explain.columns import (
+    DataColumns,
+    OwnAttributes,
+    attribute_row,
+    baseline_row,
+    column_contributions,
+    column_effects,
+    column_importance,
+    column_shapley,
+    column_statistics,
+    sum_by_statistic,
+)
+from hpgmn.explain.descriptions import STATISTICS
+from hpgmn.explain.node import main_reasons
 from hpgmn.explain.replicas import open_replicas
 from hpgmn.graph.graph import Graph
 from hpgmn.graph.synthetic import trading_network
@@ -71,3 +88,180 @@ def test_other_models_have_no_columns(fit, graph):
     explained = explain_node(fit(graph, "mlp"), graph, 3)
     assert explained.columns == {}
     assert explained.statistics == {}
+
+
+# Own columns of a node
+
+
+def brute_force(evaluate, row, baseline, owner):
+    """The definition: the mean gain over all orders of the columns."""
+    columns = range(owner.max() + 1)
+    gains = np.zeros(owner.max() + 1)
+    for order in itertools.permutations(columns):
+        now = baseline.copy()
+        for column in order:
+            before = evaluate(now[None])[0]
+            now[owner == column] = row[owner == column]
+            gains[column] += evaluate(now[None])[0] - before
+    return gains / math.factorial(len(columns))
+
+
+def network(width, seed=0):
+    random = np.random.default_rng(seed)
+    first, second = random.normal(size=(width, 9)), random.normal(size=9)
+    return lambda rows: np.tanh(rows @ first) @ second
+
+
+def test_exact_values_are_those_of_all_orders():
+    random = np.random.default_rng(1)
+    row, baseline = random.normal(size=(2, 8))
+    row[5] = baseline[5]  # a column without an effect
+    owner = np.array([0, 0, 1, 2, 2, 3, 4, 4])
+    effects, errors = column_shapley(network(8), row, baseline, owner)
+    np.testing.assert_allclose(effects, brute_force(network(8), row, baseline, owner), atol=1e-12)
+    assert effects[3] == 0
+    assert not errors.any()
+
+
+def test_a_linear_model_has_its_coefficients_times_the_distance_from_the_baseline():
+    random = np.random.default_rng(2)
+    row, baseline, weights = random.normal(size=(3, 30))
+    owner = np.repeat(np.arange(15), 2)
+    expected = np.bincount(owner, weights * (row - baseline))
+    for evaluations in (2, 1 << 15):  # sampled, exact
+        effects, errors = column_shapley(
+            lambda rows: rows @ weights, row, baseline, owner, evaluations
+        )
+        np.testing.assert_allclose(effects, expected, atol=1e-10)
+        np.testing.assert_allclose(errors, 0, atol=1e-10)
+
+
+def test_sampled_values_add_up_and_are_close_to_exact_ones():
+    random = np.random.default_rng(3)
+    row, baseline = random.normal(size=(2, 11))
+    owner, evaluate = np.arange(11), network(11, seed=3)
+    exact, _ = column_shapley(evaluate, row, baseline, owner)
+    sampled, errors = column_shapley(evaluate, row, baseline, owner, evaluations=1000)
+    assert (errors > 0).all()
+    assert (np.abs(sampled - exact) < 4 * errors).all()
+    assert np.abs(sampled - exact).max() > 0
+    total = evaluate(row[None])[0] - evaluate(baseline[None])[0]
+    for effects in (exact, sampled):
+        assert effects.sum() == pytest.approx(total, abs=1e-10)
+
+
+@pytest.mark.parametrize("model", ["hpgmn", "mlp", "linkx", "boosting", "gcn"])
+def test_a_node_with_its_own_attributes_has_the_predicted_log_odds(fit, graph, predicted, model):
+    saved = fit(graph, model, seeds=2 if model == "hpgmn" else 1)
+    replicas, nodes = open_replicas(saved, graph), np.array([3, 40])
+    outputs = OwnAttributes(replicas, nodes)
+    assert outputs.needs_passes == (model == "gcn")
+    chances = saved.mean_probabilities(graph).double().numpy()
+    for index, node in enumerate(nodes.tolist()):
+        for label in range(graph.num_classes):
+            found = outputs.log_odds(index, label, attribute_row(graph, node)[None])
+            chance = chances[node, label]
+            assert found == pytest.approx(math.log(chance / (1 - chance)), abs=1e-4)
+
+
+@pytest.mark.parametrize("model", ["hpgmn", "mlp", "gcn"])
+def test_other_attributes_are_those_of_a_graph_that_has_them(fit, graph, model):
+    saved = fit(graph, model, **({"statistics": ("attributes",)} if model == "hpgmn" else {}))
+    replicas, node = open_replicas(saved, graph), 7
+    row = attribute_row(graph, node) + 1
+    found = OwnAttributes(replicas, np.array([node])).log_odds(0, 2, row[None])
+    x = graph.x.copy()
+    x[node] = row
+    chances = [
+        saved.mean_probabilities(one)[node, 2].item() for one in (graph, graph.with_attributes(x))
+    ]
+    before, after = (math.log(chance / (1 - chance)) for chance in chances)
+    assert abs(before - after) > 1e-3
+    assert found == pytest.approx(after, abs=1e-4)
+
+
+def test_effects_add_up_to_the_difference_from_the_baseline(fit, graph):
+    saved = fit(graph)
+    replicas, nodes = open_replicas(saved, graph), np.array([3, 40])
+    columns = DataColumns.of(graph)
+    effects, errors = column_effects(replicas, nodes, np.array([1, 2]), columns)
+    assert not errors.any()
+    baseline = baseline_row(replicas[0])
+    train = graph.split(0).train
+    np.testing.assert_allclose(baseline, graph.x[train].mean(axis=0), rtol=1e-5, atol=1e-6)
+    for index, label in enumerate((1, 2)):
+        rows = np.stack([attribute_row(graph, int(nodes[index])), baseline])
+        own, usual = OwnAttributes(replicas, nodes).log_odds(index, label, rows)
+        assert effects[index].sum() == pytest.approx(own - usual, abs=1e-5)
+    importance, _ = column_importance(replicas, nodes, np.array([1, 2]))
+    sizes = np.abs(effects).mean(axis=0)
+    assert importance == pytest.approx(dict(zip(columns.names, sizes, strict=True)))
+    assert list(importance.values()) == sorted(importance.values(), reverse=True)
+
+
+def test_sparse_attributes_are_compared_with_their_median(fit, graph):
+    x = np.where(graph.x > 0.8, 1, 0).astype(np.float32)
+    x[:, 0] = 1
+    x[::5, 0] = 0
+    sparse = Graph(
+        sp.csr_array(x),
+        graph.edge_index,
+        graph.y,
+        **{f"{part}_mask": getattr(graph.splits, part) for part in ("train", "val", "test")},
+    )
+    replicas = open_replicas(fit(sparse), sparse)
+    expected = np.median(x[sparse.split(0).train], axis=0)
+    np.testing.assert_array_equal(baseline_row(replicas[0]), expected)
+    assert expected[0] == 1
+    effects, _ = column_effects(replicas, np.array([5]), np.array([0]), DataColumns.of(sparse))
+    assert not effects[0, x[5] == expected].any()
+
+
+@pytest.fixture(scope="module")
+def from_table():
+    """People of two classes with columns of every type."""
+    random, count = np.random.default_rng(0), 90
+    age = random.normal(40, 12, count).round().tolist()
+    age[4] = None
+    kind = random.choice(["bank", "firm", "person"], count)
+    nodes = {
+        "id": [f"p{number}" for number in range(count)],
+        "age": age,
+        "kind": kind.tolist(),
+        "is_old": [value is not None and value > 40 for value in age],
+        "since": [f"2021-03-{day:02}" for day in random.integers(1, 29, count)],
+        "label": ["yes" if word == "bank" else "no" for word in kind],
+    }
+    source, target = random.integers(0, count, (2, 200))
+    edges = {"source": [f"p{n}" for n in source], "target": [f"p{n}" for n in target]}
+    graph = hpgmn.from_tables(nodes, edges)
+    return graph.with_splits(hpgmn.random_splits(graph, 1)), nodes
+
+
+def test_columns_of_tables_are_players_with_their_original_values(fit, from_table):
+    graph, nodes = from_table
+    columns = DataColumns.of(graph)
+    assert {"age", "kind", "is_old", "since"} <= set(columns.names)
+    for name in ("age", "kind", "since", "is_old"):
+        number = columns.names.index(name)
+        found = [columns.value(number, attribute_row(graph, v)) for v in range(20)]
+        assert found == nodes[name][:20]
+    saved = fit(graph, epochs=40)
+    explained = explain_node(saved, graph, "p4")
+    assert {effect.column for effect in explained.column_effects} <= set(columns.names)
+    assert "age = missing" in map(str, explained.column_effects)
+    sizes = [abs(effect.effect) for effect in explained.column_effects]
+    assert sizes == sorted(sizes, reverse=True)
+    assert str(explained.column_effects[0]) in str(explained)
+    importance = explain_model(saved, graph).columns
+    assert next(iter(importance)) == "kind"  # decides the label
+
+
+def test_reasons_are_the_same_for_one_node_and_many(fit, from_table):
+    graph, _ = from_table
+    for model in ("hpgmn", "boosting", "mlp"):
+        saved = fit(graph, model)
+        labels = saved.mean_probabilities(graph).argmax(dim=-1).numpy()[:6]
+        reasons = main_reasons(saved, graph, np.arange(6), labels)
+        assert reasons == [explain_node(saved, graph, f"p{v}").main_reason for v in range(6)]
+        assert any(reasons)

@@ -73,6 +73,7 @@ def test_what_pyg_lacks_is_to_be_brought():
     brought = {name for name, dataset in DATASETS.items() if dataset.download is None}
     assert brought == {
         *("cornell", "crocodile", "chameleon-filtered", "squirrel-filtered"),
+        *("chameleon-traffic", "squirrel-traffic"),
         *("twitch-gamers", "arxiv-year", "snap-patents", "pokec"),
     }
 

@@ -6,21 +6,28 @@ import json
 
 from hpgmn.base.errors import MISSING, count_noun, mean_and_deviation
 from hpgmn.cli.console import out, print_table, say
-from hpgmn.cli.options import Json, OtherGraph, OwnModel, RunFolder
+from hpgmn.cli.options import Add, Json, OtherGraph, OwnModel, RunFolder, require_graph
 
 
 def evaluate(
-    run: RunFolder, graph: OtherGraph = None, own: OwnModel = None, json_: Json = False
+    run: RunFolder,
+    graph: OtherGraph = None,
+    add: Add = False,
+    own: OwnModel = None,
+    json_: Json = False,
 ) -> None:
     """Print scores on labelled nodes, by class: the test nodes, or those of another graph.
 
-    Of another graph, nodes that the run was trained or validated on (by their ids) are left out.
+    Of another graph, nodes that the run was trained or validated on (by their ids) are left out;
+    with --add new nodes are scored.
     """
+    require_graph(graph, add)
     from hpgmn.base.metrics import metric_words
     from hpgmn.runs.run import open_run
 
     opened = open_run(run, own)
-    result = opened.evaluate(opened.load_graph(graph, notify=say))
+    loaded = opened.load_graph(graph, add=add, notify=say)
+    result = opened.evaluate(loaded, only_new=add)
     if json_:
         print(json.dumps(result, indent=1))
         return

@@ -33,6 +33,14 @@ OwnModel: TypeAlias = Annotated[
     str | None,
     typer.Option("--model", help="Your own model, package.module:Class, if the run has one."),
 ]
+Add: TypeAlias = Annotated[
+    bool,
+    typer.Option(
+        "--add",
+        help="The graph holds only new nodes and edges, as tables; they are added to the trained "
+        "graph, whose nodes the edges may name.",
+    ),
+]
 ModelsSplit: TypeAlias = Annotated[
     int | None, typer.Option(help="Which split's models [the first].")
 ]
@@ -88,6 +96,12 @@ def refuse_url(option: str, path: Path | None) -> None:
             f"{option} takes a path of this machine (got '{path}'); a URL is for `hpgmn reproduce "
             "--out` alone."
         )
+
+
+def require_graph(graph: str | None, add: bool) -> None:
+    """Refuse --add without tables."""
+    if add and graph is None:
+        raise SettingError("--add is about tables of new nodes and edges.", "Name their folder.")
 
 
 # Columns of tables.

@@ -9,7 +9,7 @@ import typer
 
 from hpgmn.base.errors import SettingError, count_noun
 from hpgmn.cli.console import say
-from hpgmn.cli.options import ModelsSplit, OtherGraph, OwnModel, RunFolder, column_options
+from hpgmn.cli.options import Add, ModelsSplit, OtherGraph, OwnModel, RunFolder, column_options
 
 
 @column_options(
@@ -32,14 +32,7 @@ def predict(
             "validation nodes selected the epoch."
         ),
     ] = 0.0,
-    add: Annotated[
-        bool,
-        typer.Option(
-            "--add",
-            help="GRAPH holds only new nodes and edges, as tables; they are added to the trained "
-            "graph, whose nodes the edges may name.",
-        ),
-    ] = False,
+    add: Add = False,
     only_new: Annotated[
         bool | None,
         typer.Option(

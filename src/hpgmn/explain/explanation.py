@@ -9,29 +9,10 @@ from html import escape
 from typing import Any
 
 from hpgmn.base.errors import count_noun
+from hpgmn.explain.descriptions import DIRECTIONS, describe_statistic
 
-STATISTICS = {
-    "attributes": "its own attributes",
-    "class_counts": "how many neighbours of each class it has",
-    "class_means": "its neighbours' attributes, class by class",
-    "diffusion": "where random walks from it lead",
-    "adjacency": "which nodes it is linked to",
-    "neighbor_attributes": "its neighbours' mean attributes",
-    "neighbor_class_counts": "the classes two steps away",
-    "neighbor_class_means": "the attributes two steps away, class by class",
-    "degrees": "how many neighbours it has",
-    "neighbor_adjacency": "which nodes its neighbours are linked to",
-    "hops": "the mean attributes some steps away",
-    "message_passing": "messages along its edges",
-}
-"""A description of each statistic."""
-DIRECTIONS = {
-    "out": "their out-neighbours",
-    "in": "their in-neighbours",
-    "undirected": "their neighbours",
-}
-"""A description of the neighbours of several nodes in each neighbour mode."""
 _SHOWN = 8  # rows of a long list in text and HTML; JSON has all
+_SHOWN_COLUMNS = 5
 
 PATTERNS = 3
 """The number of patterns described for a node, those it attends to most."""
@@ -78,12 +59,14 @@ class Neighbor:
         counts_as: its pseudo-label; None if it is unknown.
         is_known: whether that class is its train label.
         support: the predicted class's probability with it minus that without it.
+        edge_types: of the edges between both, if the graph has types.
     """
 
     node: str
     counts_as: str | None
     is_known: bool
     support: float
+    edge_types: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -93,6 +76,29 @@ class Without:
     neighbors: tuple[str, ...]
     prediction: str
     probabilities: dict[str, float]
+
+
+@dataclass(frozen=True)
+class ColumnEffect:
+    """A column of a node and its effect on the predicted class.
+
+    Attributes:
+        column: its name.
+        value: that of the node, in the unit of the table; None if it is missing.
+        effect: its Shapley value for the log-odds.
+        error: the standard error of a sampled effect, 0 if it is exact.
+    """
+
+    column: str
+    value: float | str | None
+    effect: float
+    error: float
+
+    def __str__(self) -> str:
+        value = self.value
+        if isinstance(value, float):
+            value = f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+        return f"{self.column} = {'missing' if value is None else value}"
 
 
 @dataclass(frozen=True)
@@ -116,6 +122,9 @@ class Explanation:
             if it does not change.
         notes: how values were computed, and what is not available.
         columns: for trees the contribution of each column, the largest first.
+        column_effects: what the node's own columns contribute to the log-odds of the class, the
+            largest first; those without any effect are left out.
+        main_reason: the largest contribution, in a few words.
     """
 
     node: str
@@ -130,6 +139,8 @@ class Explanation:
     turning: Without | None
     notes: tuple[str, ...]
     columns: dict[str, float] = field(default_factory=dict)
+    column_effects: tuple[ColumnEffect, ...] = ()
+    main_reason: str = ""
 
     def as_dict(self) -> dict[str, Any]:
         """Return every value, for JSON."""
@@ -142,7 +153,7 @@ class Explanation:
         text = f"Node {self.node}: '{self.prediction}' ({100 * probability:.0f} %)."
         positive = [(name, value) for name, value in self.statistics.items() if value > 0]
         if positive:
-            reasons = [f"{STATISTICS[name]} ({value:+.2f})" for name, value in positive[:2]]
+            reasons = [f"{describe_statistic(n)} ({value:+.2f})" for n, value in positive[:2]]
             text += f" Main reasons: {', '.join(reasons)}."
         elif self.statistics:
             text += " No statistic supports it more than that of an average train node."
@@ -157,13 +168,15 @@ class Explanation:
             if self.baseline is not None:
                 start = f"{100 * math.exp(self.baseline):.0f} %"
                 heading = f"Contribution to the log-probability (mean train node: {start})"
-            shares = {STATISTICS[name]: value for name, value in self.statistics.items()}
+            shares = {describe_statistic(name): share for name, share in self.statistics.items()}
             sections.append((heading, _signed_rows(shares)))
         if self.columns:
             largest = sorted(self.columns, key=lambda name: -abs(self.columns[name]))[:_SHOWN]
             shown = {name: value for name, value in self.columns.items() if name in largest}
             heading = f"Contribution of columns, the {len(shown)} largest of {len(self.columns)}"
             sections.append((heading, _signed_rows(shown)))
+        if self.column_effects:
+            sections.append(self.column_section(_SHOWN_COLUMNS))
         if self.patterns:
             rows = [_pattern_row(pattern) for pattern in self.patterns]
             sections.append(("Attention to memory patterns", rows))
@@ -176,6 +189,16 @@ class Explanation:
             more = f", {len(rows)} of {count}" if count > len(rows) else ""
             sections.append((f"Effect of each neighbour on the probability{more}", rows))
         return sections
+
+    def column_section(self, most: int | None = None) -> Section:
+        """Return the effects of the node's own columns."""
+        rows = []
+        for column in self.column_effects[:most]:
+            error = f" ± {column.error:.2f}" if column.error else ""
+            rows.append((str(column), f"{column.effect:+.2f}{error}"))
+        count = len(self.column_effects)
+        more = f", {len(rows)} of {count}" if count > len(rows) else ""
+        return f"Contribution of its own columns to the log-odds{more}", rows
 
     def _endings(self) -> list[str]:
         removals = {r.neighbors: r for r in (self.turning, self.without) if r is not None}
@@ -211,6 +234,8 @@ class ModelExplanation:
         redundant: groups of patterns that the same nodes attend to.
         unused: patterns that hardly any node attends to.
         label_next: the nodes whose labels would help most, the best first.
+        columns: mean absolute effect of a node's own columns on the log-odds of its class, over
+            that sample or a part of it, the largest first.
         notes: how values were computed, and what is not available.
     """
 
@@ -222,6 +247,7 @@ class ModelExplanation:
     unused: tuple[int, ...]
     label_next: tuple[LabelCandidate, ...]
     notes: tuple[str, ...]
+    columns: dict[str, float] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, Any]:
         """Return every value, for JSON."""
@@ -243,11 +269,13 @@ class ModelExplanation:
         sections: list[Section] = []
         if self.statistics:
             rows = [
-                (STATISTICS[name].replace("it has", "a node has"), f"{value:.2f}")
+                (describe_statistic(name).replace("it has", "a node has"), f"{value:.2f}")
                 for name, value in self.statistics.items()
             ]
             heading = f"Mean absolute contribution over {self.sampled} nodes"
             sections.append((heading, rows))
+        if self.columns:
+            sections.append(self.column_section(_SHOWN))
         if self.patterns:
             used = self._distinct()
             more = f", the {_SHOWN} most used" if len(used) > _SHOWN else ""
@@ -266,6 +294,12 @@ class ModelExplanation:
             ]
             sections.append(("Nodes to label next", rows))
         return sections
+
+    def column_section(self, most: int | None = None) -> Section:
+        """Return the importance of columns."""
+        rows = [(name, f"{size:.2f}") for name, size in list(self.columns.items())[:most]]
+        more = f", {len(rows)} of {len(self.columns)}" if len(self.columns) > len(rows) else ""
+        return f"Mean absolute contribution of own columns to the log-odds{more}", rows
 
     def _distinct(self) -> list[Pattern]:
         """Return the used patterns, of redundant ones only the most used."""
@@ -365,6 +399,16 @@ class EnsembleExplanation:
         return html + self.explanation._repr_html_()
 
 
+def columns_text(explanation: Explanation | ModelExplanation | EnsembleExplanation) -> str:
+    """Return the effects of all columns alone."""
+    if isinstance(explanation, EnsembleExplanation):
+        return columns_text(explanation.explanation)
+    heading, rows = explanation.column_section()
+    if not rows:
+        return _as_text(explanation.summary, [], list(explanation.notes))
+    return _as_text(explanation.summary, [(heading, rows)], [])
+
+
 def _signed_rows(values: dict[str, float]) -> list[tuple[str, str]]:
     return [
         (name, f"{value:+.2f}" if abs(value) >= 5e-3 else "0.00") for name, value in values.items()
@@ -387,10 +431,13 @@ def _points(support: float) -> str:
 
 
 def _with_class(neighbor: Neighbor) -> str:
+    name = neighbor.node
+    if neighbor.edge_types:
+        name += f" ({', '.join(neighbor.edge_types)})"
     if neighbor.counts_as is None:
-        return f"{neighbor.node}, class unknown"
+        return f"{name}, class unknown"
     kind = "label" if neighbor.is_known else "pseudo-label"
-    return f"{neighbor.node}, {kind} '{neighbor.counts_as}'"
+    return f"{name}, {kind} '{neighbor.counts_as}'"
 
 
 def _pattern_row(pattern: Pattern) -> tuple[str, str]:

@@ -13,7 +13,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from hpgmn.explain.columns import column_contributions, column_statistics, sum_by_statistic
+from hpgmn.explain.columns import (
+    column_contributions,
+    column_importance,
+    column_statistics,
+    sum_by_statistic,
+)
 from hpgmn.explain.explanation import COLUMNS_NOTE, LabelCandidate, ModelExplanation, Pattern
 from hpgmn.explain.replicas import (
     REDUNDANT_FROM,
@@ -67,7 +72,7 @@ def explain_model(
     """
     replicas = open_replicas(saved, graph, device)
     _, shares = _sample_shares(replicas, mean_probabilities(replicas), sample)
-    return _explanation(replicas, saved.class_names, shares, candidates)
+    return _explanation(replicas, saved.class_names, shares, candidates, sample)
 
 
 def model_overview(replicas: Sequence[ReplicaView], names: tuple[str, ...]) -> dict[str, Any]:
@@ -90,7 +95,7 @@ def model_overview(replicas: Sequence[ReplicaView], names: tuple[str, ...]) -> d
         "split": first.task.replicas[0].split,
         "seeds": len(replicas),
         "class_names": list(names),
-        **_explanation(replicas, names, shares, LABEL_CANDIDATES).as_dict(),
+        **_explanation(replicas, names, shares).as_dict(),
         "statistics_by_class": by_class,
         "shares_of": "log-odds" if first.columns else "log-probability",
         "map": None if first.attention is None else memory_map(first, probabilities),
@@ -98,10 +103,15 @@ def model_overview(replicas: Sequence[ReplicaView], names: tuple[str, ...]) -> d
 
 
 def _explanation(
-    replicas: Sequence[ReplicaView], names: tuple[str, ...], shares: Array, candidates: int
+    replicas: Sequence[ReplicaView],
+    names: tuple[str, ...],
+    shares: Array,
+    candidates: int = LABEL_CANDIDATES,
+    sample: int = SAMPLE,
 ) -> ModelExplanation:
     first, probabilities = replicas[0], mean_probabilities(replicas)
-    notes = ([COLUMNS_NOTE] if first.columns else []) + missing_notes(replicas)
+    columns, notes = column_importance(replicas, *_sample_nodes(probabilities, sample))
+    notes = ([COLUMNS_NOTE] if first.columns else []) + notes + missing_notes(replicas)
     patterns: tuple[Pattern, ...] = ()
     redundant: tuple[tuple[int, ...], ...] = ()
     unused: tuple[int, ...] = ()
@@ -126,7 +136,15 @@ def _explanation(
         unused=unused,
         label_next=ranking,
         notes=(*notes, LABEL_NOTE) if ranking else tuple(notes),
+        columns=columns,
     )
+
+
+def _sample_nodes(probabilities: Array, sample: int) -> tuple[Array, Array]:
+    """Draw nodes with seed 0; return their positions and predicted classes."""
+    count = min(sample, probabilities.shape[0])
+    nodes = np.random.default_rng(0).choice(probabilities.shape[0], count, replace=False)
+    return nodes, probabilities[nodes].argmax(axis=1)
 
 
 def _sample_shares(
@@ -140,9 +158,7 @@ def _sample_shares(
     """
     if not replicas[0].reads_statistics and not replicas[0].columns:
         return np.empty(0, np.int64), np.empty((0, 0))
-    count = min(sample, probabilities.shape[0])
-    nodes = np.random.default_rng(0).choice(probabilities.shape[0], count, replace=False)
-    labels = probabilities[nodes].argmax(axis=1)
+    nodes, labels = _sample_nodes(probabilities, sample)
     if replicas[0].columns:
         columns = column_contributions(replicas, nodes, labels)
         return labels, sum_by_statistic(replicas[0], columns)

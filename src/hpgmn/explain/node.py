@@ -10,11 +10,19 @@ import numpy as np
 import torch
 
 from hpgmn.base.errors import HPGMNError, Remedy
-from hpgmn.explain.columns import column_contributions, column_statistics, sum_by_statistic
+from hpgmn.explain.columns import (
+    FEW_EVALUATIONS,
+    column_contributions,
+    column_statistics,
+    explain_columns,
+    sum_by_statistic,
+)
+from hpgmn.explain.descriptions import describe_statistic
 from hpgmn.explain.explanation import (
     COLUMNS_NOTE,
     PATTERNS,
     SHARES_NOTE,
+    ColumnEffect,
     Explanation,
     Neighbor,
     Without,
@@ -33,6 +41,7 @@ from hpgmn.explain.replicas import (
     subset_values,
 )
 from hpgmn.graph import Array, Graph
+from hpgmn.training.ensemble import Predictor, SavedEnsemble
 from hpgmn.training.saved import SavedModel
 
 _COMPARED = 20_000  # ids compared letter by letter, which takes a second
@@ -59,6 +68,7 @@ def explain_node(
     baseline, notes = None, [COLUMNS_NOTE] if columns else []
     if not columns:
         statistics, baseline, notes = _statistics(replicas, position, label)
+    column_effects, column_notes = explain_columns(replicas, position, label)
     support = neighbor_support(replicas, position, label, most=most)
     turned = turning_point(replicas, position, label, support)
     train_label = int(first.train_labels[position])
@@ -77,12 +87,88 @@ def explain_node(
             for k in most_attended
             if patterns is not None
         ),
-        neighbors=_neighbors(first, support, names),
+        neighbors=_neighbors(first, position, support, names),
         without=_without(graph, support.neighbors[: support.removed], support.without, names),
         turning=None if turned is None else _without(graph, *turned, names),
-        notes=(*notes, *node_notes(replicas, support), *missing_notes(replicas)),
+        notes=(
+            *(*notes, *column_notes),
+            *(*node_notes(replicas, support), *missing_notes(replicas)),
+        ),
         columns=columns,
+        column_effects=column_effects,
+        main_reason=_main_reason(first, position, names, statistics, columns, column_effects),
     )
+
+
+def main_reasons(
+    model: Predictor,
+    graph: Graph,
+    nodes: Array,
+    labels: Array,
+    *,
+    device: torch.device | str = "cpu",
+) -> list[str]:
+    """Return in a few words what speaks most for a class of each node.
+
+    Args:
+        model: of one split; of an ensemble the member is read that explains whole models.
+        nodes: (n,) positions.
+        labels: (n,) the class of each node.
+    """
+    saved = model.members[model.explained()[0]] if isinstance(model, SavedEnsemble) else model
+    assert isinstance(saved, SavedModel)
+    replicas, reasons = open_replicas(saved, graph, device), []
+    for node, label in zip(nodes.tolist(), labels.tolist(), strict=True):
+        statistics, columns = _columns(replicas, node, label)
+        if not columns:
+            statistics, _, _ = _statistics(replicas, node, label)
+        effects, _ = explain_columns(replicas, node, label, FEW_EVALUATIONS)
+        names = saved.class_names
+        reasons.append(_main_reason(replicas[0], node, names, statistics, columns, effects))
+    return reasons
+
+
+def _main_reason(
+    replica: ReplicaView,
+    node: int,
+    names: tuple[str, ...],
+    statistics: dict[str, float],
+    columns: dict[str, float],
+    effects: tuple[ColumnEffect, ...],
+) -> str:
+    """Describe the largest contribution: own column, column of trees, class of neighbours."""
+    best = next((name for name, value in statistics.items() if value > 0), "attributes")
+    if best == "attributes":
+        supporting = (effect for effect in effects if effect.effect > 0)
+        return next((f"{effect} ({effect.effect:+.2f})" for effect in supporting), "")
+    if columns:
+        return next(iter(columns))
+    base, _, edge_type = best.removesuffix(")").partition(" (")
+    reason = ""
+    if base in ("class_counts", "class_means"):
+        reason = _neighbor_class(replica, node, names, edge_type)
+    return reason or describe_statistic(best)
+
+
+def _neighbor_class(replica: ReplicaView, node: int, names: tuple[str, ...], edge_type: str) -> str:
+    """Name the class and direction that a node's neighbours have more often than all nodes."""
+    labels, classes = replica.labels, len(names)
+    usual = np.bincount(labels[labels >= 0], minlength=classes) / max((labels >= 0).sum(), 1)
+    gains = {}
+    statistics = replica.task.statistics
+    number = f":{statistics.edge_type_names.index(edge_type)}" if edge_type else ""
+    for mode in replica.neighbor_modes:
+        adjacency = statistics.adjacency(f"{mode}{number}")
+        near = labels[adjacency.indices[adjacency.indptr[node] : adjacency.indptr[node + 1]]]
+        if (near >= 0).any():
+            shares = np.bincount(near[near >= 0], minlength=classes) / (near >= 0).sum()
+            label = int((shares - usual).argmax())
+            gains[mode, label] = shares[label] - usual[label]
+    if not gains:
+        return ""
+    mode, label = max(gains, key=lambda key: gains[key])
+    kinds = [part for part in (mode, edge_type) if part and part != "undirected"]
+    return f"neighbours of class {names[label]}" + (f" ({', '.join(kinds)})" if kinds else "")
 
 
 def find_node(graph: Graph, node: Any) -> int:
@@ -146,18 +232,34 @@ def _ranked(values: dict[str, float]) -> dict[str, float]:
 
 
 def _neighbors(
-    replica: ReplicaView, support: Support, names: tuple[str, ...]
+    replica: ReplicaView, node: int, support: Support, names: tuple[str, ...]
 ) -> tuple[Neighbor, ...]:
     labels, known = replica.labels, replica.train_labels
+    types = _edge_types(replica.graph, node)
     return tuple(
         Neighbor(
             node=node_id(replica.graph, int(v)),
             counts_as=names[labels[v]] if labels[v] >= 0 else None,
             is_known=bool(known[v] >= 0),
             support=float(value),
+            edge_types=types.get(int(v), ()),
         )
         for v, value in zip(support.neighbors, support.support, strict=True)
     )
+
+
+def _edge_types(graph: Graph, node: int) -> dict[int, tuple[str, ...]]:
+    """Return the types of the edges between a node and each other one, in both directions."""
+    if graph.edge_type is None:
+        return {}
+    source, target = graph.edge_index
+    edges = np.flatnonzero((source == node) | (target == node))
+    others = np.where(source[edges] == node, target[edges], source[edges])
+    numbers: dict[int, set[int]] = {}
+    for other, number in zip(others.tolist(), graph.edge_type[edges].tolist(), strict=True):
+        numbers.setdefault(other, set()).add(number)
+    names = graph.edge_type_names
+    return {other: tuple(names[n] for n in sorted(types)) for other, types in numbers.items()}
 
 
 def _without(

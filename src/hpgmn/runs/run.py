@@ -323,17 +323,30 @@ class Run:
             )
         return new
 
-    def evaluate(self, graph: Graph | str | Path | None = None) -> dict[str, Any]:
+    def evaluate(
+        self,
+        graph: Graph | str | Path | None = None,
+        *,
+        add: bool = False,
+        only_new: bool | None = None,
+    ) -> dict[str, Any]:
         """Score the test nodes, or the labelled nodes of another graph, by metric and by class.
 
         Of another graph, nodes that the run was trained or validated on (by their ids) are left
         out.
+
+        Args:
+            graph: another graph; None for the trained one.
+            add: ``graph`` holds tables of new nodes and edges only, to be added to the trained
+                graph.
+            only_new: score the nodes that the trained graph does not have [with ``add``].
         """
         from hpgmn.base.metrics import METRICS
         from hpgmn.evaluation.scores import Score, class_report, scores
         from hpgmn.training.checks import class_number, positive_class
 
-        loaded, model = self._resolve(graph), self.model
+        loaded, model = self._resolve(graph, add), self.model
+        only_new = add if only_new is None else only_new
         if (loaded.y < 0).all():
             raise HPGMNError(
                 f"Graph '{loaded.name}' has no labels to score against.",
@@ -346,7 +359,10 @@ class Run:
                 "Give them in the same order",
             )
         is_trained = loaded.fingerprint == model.metadata["fingerprint"]
-        masks = self._test_masks(loaded) if is_trained else self._unseen_masks(loaded)
+        if only_new:
+            masks = self._new_masks(loaded)
+        else:
+            masks = self._test_masks(loaded) if is_trained else self._unseen_masks(loaded)
         logits = decision_logits(model.logits(loaded, self.device), model.calibration)
         metrics = list(dict.fromkeys([self.spec.metric, *METRICS]))  # that of the run first
         positive = self.spec.positive or positive_class(
@@ -359,7 +375,11 @@ class Run:
         return {
             "graph": loaded.name,
             "model": self.spec.model,
-            "nodes": "test nodes" if is_trained else _scored_nodes(left_out),
+            "nodes": "new nodes"
+            if only_new
+            else "test nodes"
+            if is_trained
+            else _scored_nodes(left_out),
             "runs": len(masks),
             **({} if is_trained else {"left_out": left_out}),
             "metric": self.spec.metric,
@@ -391,6 +411,19 @@ class Run:
             )
         return masks
 
+    def _new_masks(self, graph: Graph) -> list[Array]:
+        """Return the labelled nodes that the trained graph does not have, for each replica."""
+        known = self.model.known_positions(graph)
+        new = self._new_nodes(graph, None if known is None else np.flatnonzero(known < 0))
+        mask = np.zeros(graph.num_nodes, bool)
+        mask[new[graph.y[new] >= 0]] = True
+        if not mask.any():
+            raise HPGMNError(
+                f"None of the {len(new):,} new nodes of '{graph.name}' has a label.",
+                "Give labels, or predict instead",
+            )
+        return [mask for _ in self.model.replicas]
+
     def _unseen_masks(self, graph: Graph) -> list[Array]:
         """Return the labelled nodes of another graph that a replica has not seen."""
         from hpgmn.runs.outputs import read_used_ids
@@ -419,6 +452,7 @@ class Run:
         *,
         split: int | None = None,
         graph: Graph | str | Path | None = None,
+        add: bool = False,
     ) -> Explanation | ModelExplanation | EnsembleExplanation:
         """Explain the class of a node, or what the model has learned (None).
 
@@ -426,8 +460,10 @@ class Run:
             node: the node's id, or its position in a graph without ids.
             split: whose models are explained; None for the first.
             graph: another graph; None for the trained one.
+            add: ``graph`` holds tables of new nodes and edges only, to be added to the trained
+                graph.
         """
-        loaded = self._resolve(graph)
+        loaded = self._resolve(graph, add)
         _, models = self.models_of(split)
         if isinstance(models, SavedEnsemble):
             from hpgmn.explain.ensemble import explain_ensemble

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import math
 import zlib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -43,6 +44,8 @@ DAY_PARTS = 8
 LONG_TEXT = 40
 """Words of this mean length that seldom repeat are free text."""
 
+_ON_LOG_SCALE = {"count", "repeated", "sum", "mean", "maximum", "deviation", "mean gap", "degree"}
+_WHOLE_DAY = 0.01  # a date that differs by less from midnight, in days, has no time
 _LARGEST = float(np.finfo(np.float32).max)
 _MICROSECONDS_PER_DAY = 86_400 * 1e6
 _OTHER_DATES = ("%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y", "%d-%m-%Y", "%d.%m.%y", "%Y/%m/%d", "%Y.%m.%d")
@@ -121,6 +124,10 @@ class Column:
         """Convert N values to attributes (N, F)."""
         raise NotImplementedError
 
+    def original(self, attributes: Array) -> float | str | None:
+        """Return the value behind the attributes (F,) of a node; None if it is missing."""
+        raise NotImplementedError
+
     def unknown(self, values: Array) -> list[str]:
         """Return the values that were absent when the column was fitted."""
         return []
@@ -183,6 +190,17 @@ class Number(Column):
         parts = [scaled] if self.deviation else []
         return np.stack([*parts, missing] if self.has_missing else parts, axis=1)
 
+    def original(self, attributes: Array) -> float | str | None:
+        """See ``Column``.
+
+        >>> Number("age", mean=40.0, deviation=10.0, has_missing=True).original([-0.5, 0])
+        35.0
+        """
+        if self.has_missing and attributes[-1]:
+            return None
+        value = float(attributes[0]) * self.deviation + self.mean
+        return float(f"{value:.6g}")  # as precise as the attribute
+
 
 class Flag(Number):
     """Booleans, or numbers that are all 0 or 1, unchanged."""
@@ -220,6 +238,20 @@ class Date(Number):
         integers = column.cast(pa.timestamp("us")).cast(pa.int64())
         microseconds = integers.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
         return np.asarray(microseconds, np.float64) / _MICROSECONDS_PER_DAY
+
+    def original(self, attributes: Array) -> str | None:
+        """See ``Column``.
+
+        >>> Date("since", mean=10.0, deviation=2.0).original([1.5])
+        '1970-01-14'
+        """
+        if self.has_missing and attributes[-1]:
+            return None
+        days = float(attributes[0]) * self.deviation + self.mean
+        if abs(days - round(days)) < _WHOLE_DAY:
+            days = round(days)
+        moment = datetime.datetime(1970, 1, 1) + datetime.timedelta(days=days)
+        return moment.isoformat(" ", "minutes").removesuffix(" 00:00")
 
     def check(self, table: Table) -> None:
         """See ``Column``."""
@@ -263,6 +295,18 @@ class Aggregate(Number):
         if not present.size or present[0] == present[-1] or not (deviation := present.std()):
             return None
         return cls(name, float(present.mean()), float(deviation), float(np.median(present)))
+
+    def original(self, attributes: Array) -> float | None:
+        """See ``Column``.
+
+        >>> Aggregate("amount (out, mean)", mean=2.0, deviation=3.0).original([0.5])
+        32.1155
+        """
+        value = float(attributes[0]) * self.deviation + self.mean
+        what = self.name.rpartition("(")[2].rpartition(", ")[2].removesuffix(")")
+        if what in _ON_LOG_SCALE:
+            value = math.copysign(math.expm1(abs(value)), value)
+        return float(f"{value:.6g}")
 
 
 class Degree(Aggregate):
@@ -332,6 +376,18 @@ class Category(Column):
         rows = np.flatnonzero(chosen >= 0)
         x[rows, chosen[rows]] = 1
         return x
+
+    def original(self, attributes: Array) -> str | None:
+        """See ``Column``; of a hashed word the attribute.
+
+        >>> Category("kind", values=("bank", "firm")).original([0, 1])
+        'firm'
+        """
+        chosen = np.flatnonzero(attributes)
+        if not chosen.size or (self.has_missing and attributes[-1]):
+            return None
+        name: str = self._names()[chosen[0]]
+        return name.removeprefix(self.name).removeprefix("=")
 
     def position(self, word: str) -> int:
         """Return the attribute of a word, -1 for an unknown one."""
