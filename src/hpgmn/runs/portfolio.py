@@ -164,7 +164,13 @@ def portfolio_selection(
     earlier = config.get("selection") or {} if config.get("model") == ENSEMBLE else {}
     named = model not in (None, ENSEMBLE) or (bool(config) and not earlier)
     is_requested = ensemble or single or bool(members) or model == ENSEMBLE or bool(earlier)
-    if is_requested and (named or not portfolio):
+    if is_requested and not portfolio:
+        raise SettingError(
+            "Without the portfolio there are no members to choose from or to combine.",
+            Remedy("Leave out no-portfolio", option="portfolio", value=True, flag="no-portfolio")
+            | "Leave out ensemble, single and members",
+        )
+    if is_requested and named:
         raise SettingError(
             "The portfolio selects model and settings itself.",
             Remedy("Leave out model and config") | Remedy("Name members", option="members"),
