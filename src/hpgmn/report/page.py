@@ -372,8 +372,7 @@ def _model_sections(sections: Any, data: ReportData) -> dict[str, Any]:
     }
     if sizes := mapping(content.get("columns")):  # earlier versions: none
         shown = {short(name, 40): sizes[name] for name in list(sizes)[:MOST_BARS]}
-        about = ("mean size", "Mean size of each column's contribution")
-        figure = model_plots.share_bars(shown, "columns", *about)
+        figure = model_plots.share_bars(shown, "columns", "mean size", "Contribution of columns")
         bodies["columns"] = sections.columns(sizes, scope, figure, len(shown))
     if content["label_next"]:
         note = " ".join(label_notes)
@@ -494,10 +493,8 @@ def _reasons(data: ReportData) -> dict[str, str]:
         predicted = content["classes"][node["prediction"]]
         sign = 1 if predicted == ranked["class"] else -1
         shares = sign * np.array(node["shares"])
-        name, words = content["statistics"][int(shares.argmax())]
-        size = shares.max()
+        size, (name, words) = shares.max(), content["statistics"][int(shares.argmax())]
         if name == "attributes" and node.get("columns"):
-            words, effect, _ = max(node["columns"], key=lambda column: sign * column[1])
-            size = sign * effect
+            size, words = max((sign * effect, column) for column, effect, _ in node["columns"])
         reasons[ranked["node"]] = f"{words} ({size:+.2f})"
     return reasons
