@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from hpgmn.explain.explanation import STATISTICS
+from hpgmn.explain.descriptions import describe_statistic
 from hpgmn.explain.node import explain_node
 from hpgmn.explain.reasons import main_reasons
 from hpgmn.explain.replicas import mean_probabilities, open_replicas
@@ -24,7 +24,7 @@ def test_the_reason_is_the_largest_share_or_its_column(small_graph, fit, names):
             if found.statistics[best] <= 0:
                 assert reason is None
             elif best != "attributes":
-                assert reason == STATISTICS[best]
+                assert reason == describe_statistic(best)
             else:
                 column = max(found.column_effects, key=lambda effect: effect.effect)
                 assert reason == str(column)

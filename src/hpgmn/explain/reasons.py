@@ -13,7 +13,7 @@ from hpgmn.explain.columns import (
     column_contributions,
     explain_columns,
 )
-from hpgmn.explain.explanation import STATISTICS
+from hpgmn.explain.descriptions import describe_statistic
 from hpgmn.explain.replicas import (
     ReplicaView,
     open_replicas,
@@ -60,7 +60,7 @@ def main_reasons(
         elif name == "attributes":
             reasons.append(_main_column(replicas, node, label))
         else:
-            reasons.append(STATISTICS.get(name, name))
+            reasons.append(name if first.columns else describe_statistic(name))
     return np.asarray(reasons, dtype=object)
 
 
@@ -71,4 +71,4 @@ def _main_column(replicas: Sequence[ReplicaView], node: int, label: int) -> str 
         largest = max(effects, key=lambda effect: effect.effect, default=None)
         if largest is not None and largest.effect > 0:
             return str(largest)
-    return STATISTICS["attributes"] if replicas[0].reads_statistics else None
+    return describe_statistic("attributes") if replicas[0].reads_statistics else None

@@ -18,8 +18,9 @@ from hpgmn.base.errors import MISSING, count_noun, format_duration, format_setti
 from hpgmn.base.metrics import metric_words
 from hpgmn.evaluation.rankings import noise_words
 from hpgmn.evaluation.scores import class_scores
-from hpgmn.explain.explanation import DIRECTIONS, STATISTICS
+from hpgmn.explain.descriptions import DIRECTIONS, describe_statistic
 from hpgmn.report import model_plots, plots
+from hpgmn.report.probabilities import calibration_content, ranking_content
 from hpgmn.report.rendering import (
     LearningCurves,
     ReportData,
@@ -77,11 +78,9 @@ def render_report(data: ReportData) -> str:
             "classes": sections.classes(**_class_scores(data), **_confusion(data)),
         }
         if calibration := mapping(data.metrics.get("calibration")):
-            bodies["calibration"] = sections.calibration(**_calibration(data, calibration))
+            bodies["calibration"] = sections.calibration(**calibration_content(data, calibration))
         if ranking := mapping(data.metrics.get("ranking")):
-            threshold = mapping(data.metrics.get("threshold"))
-            figure = plots.precision_recall(ranking, threshold.get("test"), "precision-recall")
-            bodies["ranking"] = sections.ranking(ranking, threshold, figure)
+            bodies["ranking"] = sections.ranking(**ranking_content(data, ranking))
         if data.metrics.get("members"):
             bodies["ensemble"] = sections.ensemble(**_ensemble(data))
         elif choice := _choice(data):
@@ -294,34 +293,6 @@ def _class_scores(data: ReportData) -> dict[str, Any]:
     return {"num_runs": data.num_runs, "rows": rows, "total": total, "has_dash": has_dash}
 
 
-def _calibration(data: ReportData, recorded: Mapping[str, Any]) -> dict[str, Any]:
-    lists = {key: recorded.get(key) or [] for key in ("coverage", "thresholds", "reliability")}
-    coverage, thresholds, reliability = lists.values()
-    bins = [row for row in reliability if row["count"]]
-    temperatures = np.array([number(value) for value in recorded.get("temperature") or []])
-    is_fitted = data.config.get("calibrate") is not False
-    classes = recorded.get("classes") or []
-    return {
-        "classes": classes,
-        "diagrams": [
-            model_plots.reliability_diagram(
-                [part for part in row["reliability"] if part["count"]],
-                f"reliability-{index}",
-                row["class"],
-            )
-            for index, row in enumerate(classes)
-            if row.get("reliability")
-        ],
-        "content": {**recorded, **lists},
-        "num_runs": data.num_runs,
-        "temperature": value_range(temperatures, "{:.2f}") if is_fitted else None,
-        "has_error": not math.isnan(number(recorded.get("ece_after_mean"))),
-        "bins": bins,
-        "reliability": bins and model_plots.reliability_diagram(bins, "reliability"),
-        "coverage": coverage and model_plots.coverage_curve(coverage, thresholds, "coverage"),
-    }
-
-
 def _choice(data: ReportData) -> dict[str, Any] | None:
     content = mapping(data.metrics.get("portfolio"))
     if not content.get("members"):
@@ -372,9 +343,18 @@ def _model_sections(sections: Any, data: ReportData) -> dict[str, Any]:
     label_notes = [line for line in content["notes"] if line.startswith("Nodes to label")]
     other_notes = [line for line in content["notes"] if line not in label_notes]
     bodies = {
-        "statistics": sections.statistics(content, scope, STATISTICS, **_statistics(content)),
+        "statistics": sections.statistics(
+            content,
+            scope,
+            {name: describe_statistic(name) for name in content["statistics"] or ()},
+            **_statistics(content),
+        ),
         "memory": sections.memory(content, scope, **_memory(content, other_notes)),
     }
+    if sizes := mapping(content.get("columns")):  # earlier versions: none
+        shown = {short(name, 40): sizes[name] for name in list(sizes)[:MOST_BARS]}
+        figure = model_plots.share_bars(shown, "columns", "mean size", "Contribution of columns")
+        bodies["columns"] = sections.columns(sizes, scope, figure, len(shown))
     if content["label_next"]:
         note = " ".join(label_notes)
         bodies["label-next"] = sections.label_next(content["label_next"], note, data.has_explorer)
@@ -492,7 +472,10 @@ def _reasons(data: ReportData) -> dict[str, str]:
             continue
         # Shares are for the predicted class; of two classes the other one gets the opposite.
         predicted = content["classes"][node["prediction"]]
-        shares = np.array(node["shares"]) * (1 if predicted == ranked["class"] else -1)
-        _, words = content["statistics"][int(shares.argmax())]
-        reasons[ranked["node"]] = f"{words} ({shares.max():+.2f})"
+        sign = 1 if predicted == ranked["class"] else -1
+        shares = sign * np.array(node["shares"])
+        size, (name, words) = shares.max(), content["statistics"][int(shares.argmax())]
+        if name == "attributes" and node.get("columns"):
+            size, words = max((sign * effect, column) for column, effect, _ in node["columns"])
+        reasons[ranked["node"]] = f"{words} ({size:+.2f})"
     return reasons

@@ -28,13 +28,14 @@ from hpgmn.base.files import (
     write_text,
 )
 from hpgmn.base.machine import hardware, peak_memory_mb
-from hpgmn.base.metrics import mean_logits
+from hpgmn.base.metrics import REGRESSION_METRICS, plain_score
 from hpgmn.base.parsing import read_json
+from hpgmn.base.tasks import is_target
 from hpgmn.base.version import __version__
 from hpgmn.graph import Array, Graph, Split
 from hpgmn.models.stage import Replica
 from hpgmn.runs.spec import RunSpec
-from hpgmn.training.checks import class_number, positive_class
+from hpgmn.training.checks import class_number
 from hpgmn.training.ensemble import MEMBERS_FOLDER
 from hpgmn.training.saved import MODEL_FILE
 
@@ -65,6 +66,7 @@ class TrainingResult:
         history: for each stage and each recorded number (epochs, R).
         seconds: of statistics and of training.
         estimator_logits: (R, M, C) of the label estimator; None without one.
+        reserved: R masks of the nodes reserved for conformal prediction, or empty.
     """
 
     logits: Tensor
@@ -78,6 +80,7 @@ class TrainingResult:
     history: Mapping[str, Mapping[str, Tensor]]
     seconds: Mapping[str, float]
     estimator_logits: Tensor | None = None
+    reserved: Sequence[Array] = ()
 
 
 def graph_summary(graph: Graph | Shards, homophily: float | None) -> dict[str, Any]:
@@ -88,6 +91,7 @@ def graph_summary(graph: Graph | Shards, homophily: float | None) -> dict[str, A
         "num_features": graph.num_features,
         "num_classes": graph.num_classes,
         "class_names": list(graph.class_names),
+        **({} if graph.num_classes else {"is_regression": True}),
         "homophily": homophily,
     }
 
@@ -106,9 +110,12 @@ def run_metrics(
         calibration_report,
         ensemble_scores,
         ensemble_size,
+        interval_report,
         scores,
     )
+    from hpgmn.runs.decisions import decision_metrics
 
+    is_regression = is_target(result.y)
     positive = class_number(spec.positive, summary["class_names"])
     score, accuracy, ensemble = None, None, {}
     estimator: dict[str, float] = {}
@@ -116,9 +123,12 @@ def run_metrics(
         test = (result.y, result.test)
         decided = decision_logits(result.logits, result.calibration)
         score = Score.of(scores(decided, *test, spec.metric, positive))
-        accuracy = Score.of(scores(decided, *test, "accuracy"))
+        if not is_regression:
+            accuracy = Score.of(scores(decided, *test, "accuracy"))
         if result.estimator_logits is not None:
-            for key, name in (("test_score", spec.metric), ("test_accuracy", "accuracy")):
+            measured = {"test_score": spec.metric}
+            measured |= {} if is_regression else {"test_accuracy": "accuracy"}
+            for key, name in measured.items():
                 estimated = Score.of(scores(result.estimator_logits, *test, name, positive))
                 estimator |= {f"{key}_mean": estimated.mean, f"{key}_std": estimated.std}
         if spec.seeds > 1:
@@ -137,12 +147,25 @@ def run_metrics(
                 "test_score_mean": mean.mean,
                 "test_score_std": mean.std,
             }
-    calibration = calibration_report(
-        *(result.logits, result.calibration, result.y, result.val, result.test),
-        seeds=spec.seeds,
-        mean_calibration=result.mean_calibration,
-        class_names=summary["class_names"],
-    )
+    about: dict[str, Any] = {}
+    if is_regression:
+        if score is not None:
+            by_name = {
+                name: Score.of(scores(result.logits, *test, name)) for name in REGRESSION_METRICS
+            }
+            about["test_metrics"] = {
+                name: {"mean": value.mean, "std": value.std} for name, value in by_name.items()
+            }
+        about["intervals"] = interval_report(
+            *(result.logits, result.y, result.reserved, result.test), seeds=spec.seeds
+        )
+    else:
+        about["calibration"] = calibration_report(
+            *(result.logits, result.calibration, result.y, result.val, result.test),
+            seeds=spec.seeds,
+            mean_calibration=result.mean_calibration,
+            class_names=summary["class_names"],
+        )
     return {
         "format": RUN_FORMAT,
         "model": spec.model,
@@ -154,12 +177,15 @@ def run_metrics(
         "test_score_mean": score.mean if score else None,
         "test_score_std": score.std if score else None,
         "test_score": list(score.values) if score else [],
-        "val_score": result.val_score.tolist(),
+        "val_score": [plain_score(spec.metric, value) for value in result.val_score.tolist()],
         "test_accuracy_mean": accuracy.mean if accuracy else None,
         "test_accuracy_std": accuracy.std if accuracy else None,
         "label_estimator": estimator or None,
-        "calibration": calibration,
-        **_decision_metrics(spec, result, summary["class_names"]),
+        **about,
+        **decision_metrics(
+            *(spec, result.logits, result.calibration, result.mean_calibration, result.y),
+            *(result.val, result.test, summary["class_names"]),
+        ),
         **ensemble,
         "seconds_statistics": result.seconds["statistics"],
         "seconds_training": result.seconds["training"],
@@ -174,51 +200,6 @@ def run_metrics(
         "graph_summary": dict(summary),
         "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
     }
-
-
-def _decision_metrics(
-    spec: RunSpec, result: TrainingResult, class_names: Sequence[str]
-) -> dict[str, Any]:
-    """Return how two classes are ranked and told apart, and the noise of their validation score."""
-    from hpgmn.evaluation.rankings import ranking_report, validation_noise
-    from hpgmn.evaluation.scores import class_report, positive_lead
-
-    if len(class_names) != 2 or not result.logits.isfinite().all():
-        return {}
-    labels = np.stack([np.where(val, result.y, -1) for val in result.val])
-    name = positive_class("average_precision", labels, class_names, spec.positive)
-    positive = class_number(name, class_names)
-    val, test = result.val[:: spec.seeds], result.test[:: spec.seeds]
-    starts = range(0, len(result.logits), spec.seeds)
-    logits = torch.stack([mean_logits(result.logits[at : at + spec.seeds]) for at in starts])
-    maps = result.mean_calibration[:: spec.seeds]
-    metrics: dict[str, Any] = {}
-    has_test = all(mask.any() for mask in test)
-    if has_test:
-        leads = [positive_lead(row[mask], positive) for row, mask in zip(logits, test, strict=True)]
-        positives = [result.y[mask] == positive for mask in test]
-        if ranking := ranking_report(leads, positives):
-            metrics["ranking"] = {"positive": name, **ranking}
-    if spec.threshold is not None:
-        predicted = decision_logits(logits, maps).argmax(dim=-1).numpy()
-        parts = {"test": test} if has_test else {}
-        if not spec.refit:  # otherwise these nodes were trained on
-            parts["val"] = val
-        metrics["threshold"] = {
-            "rule": spec.threshold,
-            "positive": name,
-            "value": [1 / (1 + math.exp(row[2, positive])) for row in maps],
-            **{
-                part: class_report(predicted, result.y, masks, class_names)[positive]
-                for part, masks in parts.items()
-            },
-        }
-    if not spec.refit:
-        scored = decision_logits(result.logits[:1], result.calibration[:1])[0]
-        own = np.asarray(result.val[0])
-        noise = validation_noise(scored[own], result.y[own], spec.metric, positive)
-        metrics |= {"val_noise": noise} if noise else {}
-    return metrics
 
 
 def write_metrics(path: Path, metrics: Mapping[str, Any]) -> None:
@@ -271,8 +252,8 @@ class NodeTable:
     Attributes:
         nodes: (N,) positions in the graph.
         ids: (N,) names.
-        roles: (N,) train, val, test or unlabelled.
-        y: (N,) classes, -1 where unknown.
+        roles: (N,) train, val, calibration, test or unlabelled.
+        y: (N,) classes, -1 where unknown, or targets, NaN where unknown.
     """
 
     nodes: Array
@@ -282,19 +263,29 @@ class NodeTable:
     class_names: Sequence[str]
 
     def with_predictions(self, replica: Replica, classes: Array, probabilities: Array) -> pa.Table:
-        """Return the rows of a replica, from its (N,) classes and (N, C) probabilities."""
+        """Return the rows of a replica, from its (N,) classes and (N, C) probabilities.
+
+        Targets (N, 1) take the place of probabilities.
+        """
         import pyarrow as pa
 
-        names = np.asarray(self.class_names, dtype=object)
-        labels = [str(names[label]) if label >= 0 else None for label in self.y.tolist()]
+        if is_target(self.y):
+            labels, predictions = (
+                pa.array(values, from_pandas=True) for values in (self.y, probabilities[:, 0])
+            )
+        else:
+            names = np.asarray(self.class_names, dtype=object)
+            known = [str(names[label]) if label >= 0 else None for label in self.y.tolist()]
+            labels = pa.array(known, pa.string())
+            predictions = pa.array(names[classes].tolist(), pa.string())
         columns = {
             "split": np.full(self.nodes.shape, replica.split, np.int32),
             "seed": np.full(self.nodes.shape, replica.seed, np.int32),
             "node": self.nodes,
             "node_id": pa.array(self.ids.tolist()),
             "role": pa.array(self.roles.tolist(), pa.string()),
-            "label": pa.array(labels, pa.string()),
-            "prediction": pa.array(names[classes].tolist(), pa.string()),
+            "label": labels,
+            "prediction": predictions,
         }
         for number, name in enumerate(self.class_names):
             columns[f"probability_{name}"] = probabilities[:, number]
@@ -306,6 +297,8 @@ def roles(split: Split) -> Array:
     names = np.full(split.train.shape, "unlabelled", dtype=object)
     for part in ("train", "val", "test"):
         names[getattr(split, part)] = part
+    if split.calibration is not None:
+        names[split.calibration] = "calibration"
     return names
 
 
@@ -431,7 +424,7 @@ def read_used_ids(path: Path) -> dict[int, list[str]]:
     """Read from ``predictions.parquet`` the ids of the train and validation nodes of each split."""
     import pyarrow.compute as pc
 
-    is_used = pc.field("role").isin(["train", "val"])
+    is_used = pc.field("role").isin(["train", "val", "calibration"])
     table = _first_seed(read_predictions(path, ["split", "node_id", "seed", "role"], is_used)[0])
     ids: dict[int, list[str]] = {}
     for split, name in zip(table["split"].to_pylist(), table["node_id"].to_pylist(), strict=True):
