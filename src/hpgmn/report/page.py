@@ -294,7 +294,7 @@ def _calibration(data: ReportData, recorded: Mapping[str, Any]) -> dict[str, Any
                 f"reliability-{index}",
                 row["class"],
             )
-            for index, row in enumerate(classes)
+            for index, row in enumerate(_rarer(classes))
             if row.get("reliability")
         ],
         "content": {**recorded, **lists},
@@ -305,6 +305,11 @@ def _calibration(data: ReportData, recorded: Mapping[str, Any]) -> dict[str, Any
         "reliability": bins and model_plots.reliability_diagram(bins, "reliability"),
         "coverage": coverage and model_plots.coverage_curve(coverage, thresholds, "coverage"),
     }
+
+
+def _rarer(classes: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
+    """Return of two classes the rarer alone: the other one mirrors it."""
+    return [min(classes, key=lambda row: row["rate"])] if len(classes) == 2 else classes
 
 
 def _choice(data: ReportData) -> dict[str, Any] | None:
