@@ -137,6 +137,8 @@ def explain_training(
         audited = compute(
             lambda: audit(graph, spec.splits[0], training=False).as_dict(), "audit it"
         )
+    if graph.is_regression:  # pages about single nodes and patterns are about classes
+        return Explanations(audited, {})
     progress("Explanation of the model")
     if graph.num_nodes > LARGEST_OVERVIEW:
         fault = f"Models on more than {LARGEST_OVERVIEW:,} nodes are not explained after training."
@@ -213,8 +215,8 @@ def read_report_data(folder: Path) -> ReportData:
         raise damaged_file(path, f"must hold 'splits' in a list (got {metrics['splits']!r})")
     predictions = folder / PREDICTIONS_FILE
     named = _class_names(path, metrics)
-    classes, confusion = (), np.zeros((0, 0), np.int64)
-    targets = np.empty((2, 0))
+    classes: tuple[str, ...] = ()
+    confusion, targets = np.zeros((0, 0), np.int64), np.empty((2, 0))
     if named == [] and metrics["metric"] in TARGET_METRICS:
         targets = _read_targets(predictions)
     else:
@@ -229,7 +231,7 @@ def read_report_data(folder: Path) -> ReportData:
     stages = _read_history(folder / HISTORY_FILE, metrics.get("explained_member"))
     ranked = rank_nodes(predictions, metrics, classes)
     return ReportData(
-        *(config, metrics, stages, classes, confusion), ranked=ranked, targets=targets, **recorded
+        config, metrics, stages, classes, confusion, ranked=ranked, targets=targets, **recorded
     )
 
 
@@ -316,6 +318,7 @@ def _read_targets(path: Path) -> Array:
     import pyarrow.compute as pc
 
     table, _ = read_predictions(path, ["role", "label", "prediction"], pc.field("role") == "test")
+    table = table.drop_null()
     try:
         columns = [table[name].to_numpy().astype(np.float64) for name in ("label", "prediction")]
     except ValueError as error:
@@ -337,7 +340,10 @@ def rank_nodes(path: Path, metrics: Mapping[str, Any], classes: Sequence[str]) -
     import pyarrow.compute as pc
 
     positive, split = metrics.get("positive"), metrics["splits"][0]
-    if not classes or number(mapping(metrics.get("graph_summary")).get("num_nodes")) > LARGEST_OVERVIEW:
+    if (
+        not classes
+        or number(mapping(metrics.get("graph_summary")).get("num_nodes")) > LARGEST_OVERVIEW
+    ):
         return {}
     shares = [_CLASS_COLUMN + name for name in ([positive] if positive else classes)]
     is_known = pc.field("role").isin(["train", "val", "calibration"])

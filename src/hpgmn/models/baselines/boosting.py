@@ -269,8 +269,11 @@ class Boosting(RowModel):
         rows = np.repeat(self.table(replica, np.array([node])), len(own), axis=0)
         rows[:, : own.shape[1]] = own
         scores = np.asarray(self._boosters[replica].predict(rows, raw_score=True, num_threads=1))
-        trees = trees_per_round(self._task.num_classes)
-        return class_logits(torch.from_numpy(scores.reshape(len(own), trees))).float().numpy()
+        raw = torch.from_numpy(scores.reshape(len(own), trees_per_round(self._task)))
+        if self._task.is_regression:
+            objective = self._task.subset([replica]).objective_on("cpu")
+            return np.asarray(objective.values(raw[None])[0].numpy())
+        return class_logits(raw).float().numpy()
 
     def contributions(self, replica: int, nodes: Array) -> Array:
         """Return the contribution of each column to each raw score: (B, trees, W + 1).
