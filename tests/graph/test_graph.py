@@ -347,7 +347,7 @@ def test_fingerprint_is_the_same_for_equal_graphs_only():
 
 def test_split_is_the_cut_permutation_of_the_labelled_nodes():
     y = np.array([0, 1, -1, 0, 1, 0, 1, 1, 0, 0, -1, 1])
-    splits = random_splits(y, count=3)
+    splits = random_splits(y, count=3, stratified=False)
     labelled = np.flatnonzero(y >= 0)
     for number, split in enumerate(splits):
         order = np.random.default_rng(number).permutation(labelled)

@@ -313,7 +313,7 @@ def _protocol_splits(graph: Graph, protocol: Protocol) -> Splits:
             f"Choose from: {', '.join(protocol.graphs)}",
         )
     if protocol.random_splits:
-        return random_splits(graph)
+        return random_splits(graph, stratified=False)
     splits = graph.splits
     if protocol.family is not None:
         splits = graph.alternative_splits.get(protocol.family)

@@ -414,14 +414,14 @@ def random_splits(
     graph_or_labels: Any,
     count: int = 10,
     fractions: Sequence[float] = (0.6, 0.2, 0.2),
-    stratified: bool = False,
+    stratified: bool = True,
     first_seed: int = 0,
 ) -> Splits:
     """Draw random splits; split i depends on the labels and ``first_seed + i`` alone.
 
     Split i draws ``numpy.random.default_rng(first_seed + i).permutation`` of the labelled nodes
-    and cuts it at the rounded fractions. Stratified, every class is cut on its own, in the order
-    of the same permutation, and keeps at least one train node.
+    and cuts it at the rounded fractions: every class on its own, with at least one train node, or
+    not stratified all nodes at once.
 
     Args:
         graph_or_labels: a graph, or its labels (N,) with -1 for unknown, which are in no part.

@@ -151,6 +151,7 @@ class HPGMN(MemoryModel):
         replicas: R, where ``settings`` is a single one.
         device: the device of the dropout rates.
         node_reduction: see :class:`~hpgmn.models.memory.Memory`.
+        num_types: the number of edge types of message passing.
     """
 
     head: MemoryHead
@@ -164,6 +165,7 @@ class HPGMN(MemoryModel):
         replicas: int = 1,
         device: torch.device | str = "cpu",
         node_reduction: NodeReduction = reduce_nodes,
+        num_types: int = 1,
     ) -> None:
         super().__init__()
         if settings is None:
@@ -175,7 +177,7 @@ class HPGMN(MemoryModel):
         layers = [first.hidden_dim] * first.encoder_layers
         self.encode = nn.ModuleDict(
             {
-                name: MessagePassing(len(each), width, first)
+                name: MessagePassing(len(each), width, first, num_types)
                 if base_name(name) == "message_passing"
                 else StatisticMLP(len(each), [width, *layers])
                 for name, width in widths.items()
@@ -423,10 +425,16 @@ def stage_on_statistics(
     node_reduction: NodeReduction = reduce_nodes,
     **overrides: Any,
 ) -> TrainingStage:
-    """Build the stage that reads the statistics of ``statistic_names``."""
-    widths = {name: inputs[name].width for name in statistic_names(settings[0])}
+    """Build the stage that reads these statistics."""
     with device:  # parameters can take gigabytes: allocate them on the device
-        model = HPGMN(widths, output_dim, settings, device=device, node_reduction=node_reduction)
+        model = HPGMN(
+            {name: statistic.width for name, statistic in inputs.items()},
+            output_dim,
+            settings,
+            device=device,
+            node_reduction=node_reduction,
+            num_types=max(statistic.num_matrices for statistic in inputs.values()),
+        )
     return stage_of(
         settings,
         model,
@@ -452,7 +460,8 @@ STAGES: dict[str, StageBuilder] = {
 
 
 def _floats(graph: Graph, settings: HPGMNSettings) -> tuple[int, int]:
-    classes = max(num_groups(graph, settings), 2)
+    classes, num_types = max(num_groups(graph, settings), 2), len(graph.edge_type_names)
+    matrices = num_types if num_types and settings.edge_types == "separate" else 1
     widths = {
         "attributes": graph.num_features,
         "class_counts": classes,
@@ -468,12 +477,15 @@ def _floats(graph: Graph, settings: HPGMNSettings) -> tuple[int, int]:
         else graph.num_nodes,
         "adjacency": graph.num_nodes,
         "hops": settings.hops * (settings.hops_dim or graph.num_features),
-        "message_passing": 2 * (graph.num_features + settings.mp_layers * settings.hidden_dim),
+        "message_passing": (1 + matrices)
+        * (graph.num_features + settings.mp_layers * settings.hidden_dim),
     }
-    bases = [base_name(name) for name in statistic_names(settings)]
+    bases = [base_name(name) for name in statistic_names(settings, num_types)]
     names = [averaged_statistic(base) or base for base in bases]
     parameters = sum(widths[name] for name in names) * settings.hidden_dim
-    states = 9 * len(names) + 6 + 4 * settings.mp_layers * names.count("message_passing")
+    states = (
+        9 * len(names) + 6 + (3 + matrices) * settings.mp_layers * names.count("message_passing")
+    )
     return parameters, settings.hidden_dim * states + 4 * settings.num_patterns
 
 

@@ -12,7 +12,7 @@ import scipy
 import torch
 
 from hpgmn.base.calibration import Calibrator
-from hpgmn.base.errors import HPGMNError, Remedy, SettingError
+from hpgmn.base.errors import GraphError, HPGMNError, Remedy, SettingError
 from hpgmn.base.files import RUN_FORMAT, check_format
 from hpgmn.base.machine import hardware
 from hpgmn.base.metrics import BALANCED_METRICS, require_metric
@@ -46,6 +46,8 @@ _CONTENTS = {
     "shards_content": "The row shards are not those of the run of the config: the results will "
     "differ.",
 }
+
+_SPLITS_REMEDY = Remedy("Choose all, or numbers such as 0,3", option="splits")
 
 
 @dataclass(frozen=True)
@@ -256,31 +258,50 @@ def choose_metric(graph: Graph, source: str, options: dict[str, Any]) -> list[st
     return [f"Metric: {options['metric']}, because {reason}."]
 
 
+def _suggest_label(graph: str, preparation: Mapping[str, Any]) -> None:
+    """Refuse a graph without labels if one of its attributes looks like them."""
+    from hpgmn.tables.preparation import likely_label
+
+    if preparation["roles"]["label"] is None and (name := likely_label(preparation)):
+        raise GraphError(
+            f"'{graph}' has no labels; those may be in column '{name}'.",
+            Remedy("Name the label column", option="label", value=name),
+        )
+
+
 def split_numbers(requested: str | int | Sequence[int], graph: Graph) -> tuple[int, ...]:
     """Return the splits behind ``all``, ``0,3``, a number or a list of numbers."""
     if graph.splits is None:
         stored = "store train_mask and val_mask"
         if graph.preparation is not None:
+            _suggest_label(graph.name, graph.preparation)
             stored = "write train, val and test into a column 'split'"
         raise HPGMNError(
             f"'{graph.name}' has no splits and too few labels to make some.",
             f"Give at least two classes with five labelled nodes each, or {stored}",
         )
     known = range(len(graph.splits))
+    numbers = parse_splits(requested)
+    for number in numbers or ():
+        if number not in known:
+            choices = "only split 0" if len(known) == 1 else f"splits 0 to {len(known) - 1}"
+            raise SettingError(
+                f"Unknown split {number}: '{graph.name}' has {choices}.", _SPLITS_REMEDY
+            )
+    return tuple(known) if numbers is None else numbers
+
+
+def parse_splits(requested: str | int | Sequence[int]) -> tuple[int, ...] | None:
+    """Return the numbers in ``0,3``, a number or a list of numbers; None for ``all``."""
     if requested == "all":
-        return tuple(known)
-    remedy = Remedy("Choose all, or numbers such as 0,3", option="splits")
+        return None
     try:
         parts = requested.split(",") if isinstance(requested, str) else requested
         numbers = tuple(int(part) for part in ([parts] if isinstance(parts, int) else parts))
     except (TypeError, ValueError):
-        raise SettingError(f"Unknown splits '{requested}'.", remedy) from None
+        raise SettingError(f"Unknown splits '{requested}'.", _SPLITS_REMEDY) from None
     if len(set(numbers)) != len(numbers):
-        raise SettingError(f"A split is named twice (got '{requested}').", remedy)
-    for number in numbers:
-        if number not in known:
-            choices = "only split 0" if len(known) == 1 else f"splits 0 to {len(known) - 1}"
-            raise SettingError(f"Unknown split {number}: '{graph.name}' has {choices}.", remedy)
+        raise SettingError(f"A split is named twice (got '{requested}').", _SPLITS_REMEDY)
     return numbers
 
 

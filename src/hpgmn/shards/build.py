@@ -221,6 +221,16 @@ def _prepare(
         graph = read_graph(path) if path is not None else graph
         assert isinstance(graph, Graph)
         source = _in_memory(graph, folder, path)
+    has_types = (
+        bool(graph.edge_type_names)
+        if isinstance(graph, Graph)
+        else (Path(graph) / "edges_types.npy").is_file()
+    )
+    if has_types and settings.edge_types == "separate":
+        raise SettingError(
+            "The graph has edge types, but row shards read all edges together.",
+            Remedy("Merge the types", setting="edge_types", value="merged"),
+        )
     fields = source.fields
     labels = _check_labels(labels, fields["num_nodes"], len(fields["class_names"]))
     if source.splits == 0:

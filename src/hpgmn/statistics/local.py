@@ -13,15 +13,14 @@ import scipy.sparse as sp
 from hpgmn.base.errors import GraphError
 from hpgmn.base.sparse import SparseMatrix, transition
 from hpgmn.graph import Array, Graph
+from hpgmn.graph.edges import sorted_csr
 from hpgmn.statistics.definitions import (
     AdjacencyRows,
     AttributeRows,
     ClassCounts,
     ClassMeans,
     Definition,
-    Progress,
     Request,
-    Source,
     diffusion_is_sketched,
 )
 from hpgmn.statistics.operators import Grouped, LinkedAttributes, NeighborMean, Statistic
@@ -32,6 +31,7 @@ from hpgmn.statistics.settings import (
     mode_of,
     statistic_names,
 )
+from hpgmn.statistics.source import Progress, Source
 from hpgmn.statistics.targets import TargetMeans, num_groups
 
 TWO_HOP_LIMIT = 2**28
@@ -71,7 +71,8 @@ class LocalStatistics(Source):
 
     def on(self, graph: Graph) -> LocalStatistics:
         """Return the statistics of a graph of the same nodes with other edges, same columns."""
-        twin = LocalStatistics(graph, self.device, width=self.width)
+        types = self.edge_type_names
+        twin = LocalStatistics(graph, self.device, width=self.width, edge_type_names=types)
         twin.columns = self.columns
         return twin
 
@@ -94,20 +95,26 @@ class LocalStatistics(Source):
         return self._label_free("adjacency", neighbors, settings)
 
     def propagation(
-        self, neighbors: str, normalization: str, self_loop: float = 0.0
+        self, neighbors: str, normalization: str, self_loop: float = 0.0, num_types: int = 0
     ) -> SparseMatrix:
-        """Return the normalised adjacency (:func:`transition`), cached."""
+        """Return the normalised adjacency (:func:`transition`), cached.
+
+        With ``num_types`` those of the edge types, side by side: (N, T·N).
+        """
+        modes = [f"{neighbors}:{number}" for number in range(num_types)] or [neighbors]
 
         def compute() -> SparseMatrix:
-            matrix = transition(self.adjacency(neighbors), normalization, self_loop)
+            blocks = [transition(self.adjacency(mode), normalization, self_loop) for mode in modes]
+            matrix = blocks[0] if len(blocks) == 1 else sorted_csr(sp.hstack(blocks, format="csr"))
             return SparseMatrix(matrix, self.device)
 
-        return self.once(("propagation", neighbors, normalization, self_loop), compute)
+        return self.once(("propagation", *modes, normalization, self_loop), compute)
 
     def linked_attributes(self, neighbors: str, settings: StatisticsSettings) -> LinkedAttributes:
         """Return the attributes with the matrix of message passing."""
         self_loop = 0.0 if settings.mp_residual else 1.0
-        propagation = self.propagation(neighbors, settings.mp_normalization, self_loop)
+        types = len(self.edge_type_names) if settings.edge_types == "separate" else 0
+        propagation = self.propagation(neighbors, settings.mp_normalization, self_loop, types)
         return LinkedAttributes(self.attributes(settings.attributes_scaling), propagation)
 
     def two_hop(self, neighbors: str) -> SparseMatrix:
@@ -152,7 +159,7 @@ class LocalStatistics(Source):
             self._latest = None  # frees its memory before the next is built
         built: dict[str, Statistic] = {}
         parts: dict[tuple[str, str], Statistic] = {}
-        for name in statistic_names(settings[0]):
+        for name in statistic_names(settings[0], len(self.edge_type_names)):
             modes = [mode_of(name, replica.neighbors) for replica in settings]
             members = []
             for mode in dict.fromkeys(modes):

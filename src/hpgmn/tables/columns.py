@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from hpgmn.base.errors import GraphError, Remedy, SettingError, count_noun, list_names, nearest
 from hpgmn.tables.preparation import Preparation
-from hpgmn.tables.sources import EDGE_LISTS, TABLES, Table, is_numeric, not_numeric, open_table
+from hpgmn.tables.sources import EDGE_LISTS, TABLES, Table, not_numeric, open_table
 from hpgmn.tables.splitting import SPLIT_BY
 
 if TYPE_CHECKING:
@@ -271,12 +272,13 @@ def assign_roles(
         if columns.directed is None:
             directed = preparation.roles["directed"]
         columns = _trained_columns(node_table, edge_table, columns, preparation.roles)
-    roles = {
+    _require_columns(node_table, edge_table, columns)
+    roles: dict[str, Any] = {
         role: _find(edge_table if role in _EDGE_ROLES else node_table, role, getattr(columns, role))
         for role in NAMES
     }
     weight = roles["weight"]
-    if weight is not None and not is_numeric(edge_table.types[weight]):
+    if weight is not None and not edge_table.holds_numbers(weight):
         raise not_numeric(edge_table, weight, is_weight=True)
     for group in (_NODE_ROLES, _EDGE_ROLES):
         used = [roles[role] for role in group if roles[role] is not None]
@@ -302,9 +304,7 @@ def assign_roles(
         edge_table,
         attributes=attributes,
         directed=directed,
-        categories=tuple(
-            _require_column(node_table, "categories", name) for name in columns.categories
-        ),
+        categories=tuple(columns.categories),
         edge_columns=edge_columns,
         edge_categories=(*columns.edge_categories, roles["edge_type"]),
         split_by=None if columns.split_by is None else (columns.split_by[0], columns.split_by[1]),
@@ -353,7 +353,7 @@ def _split_column(table: Table, columns: Columns, roles: Mapping[str, Any]) -> s
             Remedy("Leave out the split column", option="split", flag="split-column")
             | Remedy("Leave out the other", option="split_by"),
         )
-    if _require_column(table, "split_by", name) in (roles["id"], roles["label"]):
+    if name in (roles["id"], roles["label"]):
         raise _column_in_use("split_by", name, table)
     return name
 
@@ -397,19 +397,11 @@ def _open_edges(path: Path) -> Table:
     return open_table(path, [NAMES[role] for role in _EDGE_ROLES if NAMES[role]])
 
 
-def _find(table: Table, role: str, name: str | None) -> Any:
-    """Return the column of a role; None if an optional one is missing."""
-    if name:
-        return _require_column(table, role, name)
-    if name is None and (detected := _detect_columns(table, role)):
-        return detected[0]
-    if role in _REQUIRED:
-        raise GraphError(
-            f"{table.label} has no column for the {role} ({', '.join(NAMES[role])}); its columns "
-            f"are {list_names(table.types, _MAX_LISTED, '')}.",
-            column_remedy("Name the column", role),
-        )
-    return None
+def _find(table: Table, role: str, name: str | None) -> str | None:
+    """Return the column of a role, None if there is none."""
+    if name is None:
+        return next(iter(_detect_columns(table, role)), None)
+    return name or None
 
 
 def _detect_columns(table: Table, role: str) -> list[str]:
@@ -418,20 +410,46 @@ def _detect_columns(table: Table, role: str) -> list[str]:
     return [by_name[name] for name in NAMES.get(role, ()) if name in by_name]
 
 
-def _require_column(table: Table, option: str, name: str) -> str:
-    """Return the name of an existing column."""
-    if name in table.types:
-        return name
-    best = nearest(name, table.types, 0.75) or next(iter(_detect_columns(table, option)), None)
-    hint = f"Did you mean '{best}'? " if best else ""
-    value: Any = [best] if best and option in _LISTS else best
-    if option == "split_by":
-        value = None
-    action = f"{hint}Choose from: {list_names(table.types, _MAX_LISTED, '')}"
-    raise SettingError(
-        f"{table.label} has no column '{name}'.",
-        Remedy(action, option=option, value=value, flag=_FLAGS.get(option)),
+def _require_columns(nodes: Table, edges: Table, columns: Columns) -> None:
+    """Refuse names of columns that do not exist, and the lack of required ones, all at once."""
+    faults: dict[Table, list[tuple[str, Remedy]]] = {}
+    for option in (info.name for info in fields(columns)):
+        table = edges if option in _EDGE_ROLES or option.startswith("edge_") else nodes
+        value = getattr(columns, option)
+        if option in NAMES:
+            if option in _REQUIRED and not _find(table, option, value):
+                usual = f"for the {option} ({', '.join(NAMES[option])})"
+                remedy = column_remedy(f"Name the {option} column", option)
+                faults.setdefault(table, []).append((usual, remedy))
+            value = (value,)
+        elif option == "split_by":
+            value = (value or ())[1:]
+        elif option not in _LISTS:
+            continue
+        for name in value or ():
+            if name and name not in table.types:
+                fault = f"'{name}'", _nearest_column(table, option, name)
+                faults.setdefault(table, []).append(fault)
+    if not faults:
+        return
+    message = ". ".join(
+        f"{table.label} has no column {', '.join(what for what, _ in listed)}; its columns are "
+        f"{list_names(table.types, _MAX_LISTED, '')}"
+        for table, listed in faults.items()
     )
+    remedies = [remedy for listed in faults.values() for _, remedy in listed]
+    lacks_role = any(remedy.option in _REQUIRED and remedy.value is None for remedy in remedies)
+    error = GraphError if lacks_role else SettingError
+    raise error(f"{message}.", functools.reduce(Remedy.__and__, remedies))
+
+
+def _nearest_column(table: Table, option: str, name: str) -> Remedy:
+    """Return the remedy for a name that is no column: the most similar one."""
+    best = nearest(name, table.types, 0.75) or next(iter(_detect_columns(table, option)), None)
+    if best is None or option == "split_by":
+        return column_remedy("Name another column", option)
+    value: Any = [best] if option in _LISTS else best
+    return Remedy(f"Use '{best}'", option=option, value=value, flag=_FLAGS.get(option))
 
 
 def _column_in_use(option: str, name: str, table: Table) -> SettingError:
@@ -452,12 +470,12 @@ def _attributes(
     """Return the requested columns, or all without a role; without preparation, only numbers."""
     for option, names in (("drop", columns.drop), ("attributes", columns.attributes or ())):
         for name in names:
-            if _require_column(table, option, name) in reserved:
+            if name in reserved:
                 raise _column_in_use(option, name, table)
     requested = tuple(table.types) if columns.attributes is None else columns.attributes
     names = tuple(name for name in requested if name not in reserved and name not in columns.drop)
     for name in () if prepare else names:
-        if not is_numeric(table.types[name]):
+        if not table.holds_numbers(name):
             raise not_numeric(table, name)
     return names
 
@@ -467,6 +485,6 @@ def _edge_columns(table: Table, ends: Sequence[str], columns: Columns) -> tuple[
     named = {"edge_drop": columns.edge_drop, "edge_categories": columns.edge_categories}
     for option, names in named.items():
         for name in names:
-            if _require_column(table, option, name) in ends:
+            if name in ends:
                 raise _column_in_use(option, name, table)
     return tuple(name for name in table.types if name not in (*ends, *columns.edge_drop))

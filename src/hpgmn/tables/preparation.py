@@ -16,6 +16,7 @@ A column with missing values gets one more attribute, which marks them. Labels a
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -116,6 +117,18 @@ class Preparation:
         edge_columns = tuple(map(Column.from_dict, content.get("edge_columns", ())))
         about = dict(content["left_out"]), dict(content["roles"]), tuple(content["class_names"])
         return cls(columns, *about, edge_columns)
+
+
+_LABEL = re.compile(
+    r"(?<![a-z])(is)?_?(fraud|outcome|status|churn|default|result|verdict|spam|bot|risk)", re.I
+)
+
+
+def likely_label(preparation: Mapping[str, Any]) -> str | None:
+    """Return an attribute that may be the label: of few values, by its name or missing values."""
+    few = [column for column in preparation["columns"] if column["kind"] in ("category", "flag")]
+    named = [column["name"] for column in few if _LABEL.search(column["name"])]
+    return next(iter([*named, *(column["name"] for column in few if column["has_missing"])]), None)
 
 
 def fit(

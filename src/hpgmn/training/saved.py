@@ -146,6 +146,8 @@ class SavedModel:
             "source": entry.source,
             "preparation": graph.preparation,
         }
+        if graph.edge_type_names:
+            metadata["edge_type_names"] = list(graph.edge_type_names)
         replicas = [
             replace(replica, settings=fix_sketches(graph, replica.settings))
             for replica in fitted.replicas
@@ -417,7 +419,10 @@ class SavedModel:
         rows = None if reads_all else nodes
         statistics = None if shared is None else shared.get(rows is None)
         if statistics is None:
-            statistics = LocalStatistics(graph, device, columns=columns, width=width, nodes=rows)
+            types = self.metadata.get("edge_type_names", ())
+            statistics = LocalStatistics(
+                graph, device, columns=columns, width=width, nodes=rows, edge_type_names=types
+            )
             if shared is not None:
                 shared[rows is None] = statistics
         known = np.arange(width) if columns is None else columns
