@@ -13,7 +13,7 @@ from hpgmn.cli.options import Add, ModelsSplit, OtherGraph, OwnModel, RunFolder,
 
 
 @column_options(
-    *("split", "drop", "categories", "edge_drop", "edge_categories", "split_by", "directed")
+    *("split", "drop", "categories", "edge_drop", "edge_categories", "split_by", "directed", "task")
 )
 def predict(
     run: RunFolder,
