@@ -231,11 +231,16 @@ def _order_types(
         if new := [name for name in names if name not in known]:
             log(f"{column} holds {list_names(new)}, unknown to the model: read as '{OTHER}'.")
         return numbers[types], known
-    order = np.argsort(names)
-    types, ordered = np.argsort(order)[types], [names[number] for number in order]
-    types, kept = merge_rare_types(types, ordered)
+    order = sorted(range(len(names)), key=names.__getitem__)
+    types, kept = merge_rare_types(np.argsort(order)[types], [names[number] for number in order])
     merged = f", rarer ones of {len(names):,} merged" if len(names) > MAX_TYPES else ""
     log(f"{column}: {count_noun(len(kept), 'edge type')}{merged}: {list_names(kept, MAX_TYPES)}.")
+    if merged and 2 * np.count_nonzero(types == MAX_TYPES - 1) > len(types):
+        logger.warning(
+            "%s holds %s values, so most edges are of type '%s'. %s",
+            *(column, f"{len(names):,}", OTHER),
+            column_remedy("Name a column of few types", "edge_type"),
+        )
     return types, kept
 
 
