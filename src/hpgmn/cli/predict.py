@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 @column_options(
-    *("split", "drop", "categories", "edge_drop", "edge_categories", "split_by", "directed")
+    *("split", "drop", "categories", "edge_drop", "edge_categories", "split_by", "directed", "task")
 )
 def predict(
     run: RunFolder,
