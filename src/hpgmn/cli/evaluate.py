@@ -32,7 +32,7 @@ def evaluate(
         print(json.dumps(result, indent=1))
         return
     runs, positive = count_noun(result["runs"], "run"), result["positive"]
-    score = mean_and_deviation(result["score_mean"], result["score_std"])
+    score = mean_and_deviation(result["score_mean"], result["score_std"], result["metric"])
     out.print(
         f"{result['graph']}, {result['nodes']}, {runs}: "
         f"{metric_words(result['metric'], positive)} {score}",
@@ -40,10 +40,18 @@ def evaluate(
         soft_wrap=True,
     )
     scores = [
-        (metric_words(name, positive), mean_and_deviation(values["mean"], values["std"]))
+        (metric_words(name, positive), mean_and_deviation(values["mean"], values["std"], name))
         for name, values in result["metrics"].items()
     ]
     print_table(("metric", "score"), scores, has_lines=True)
+    if "intervals" in result:
+        rows = [
+            (f"{100 * row['nominal']:.0f} %", f"{100 * row['coverage']:.1f} %")
+            for row in result["intervals"]
+        ]
+        print_table(("interval", "holds the target of"), rows, has_lines=True)
+    if "classes" not in result:
+        return
     nodes = f"nodes, summed over {runs}" if result["runs"] > 1 else "nodes"
     classes = [
         (

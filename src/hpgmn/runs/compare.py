@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hpgmn.base.errors import HPGMNError, SettingError
+from hpgmn.base.errors import HPGMNError, SettingError, format_score
 from hpgmn.base.files import LOCK_FILE, is_draft, lock_folder, remove_stale_drafts, write_text
+from hpgmn.base.metrics import plain_score
 from hpgmn.base.settings import settings_names
 from hpgmn.evaluation.scores import Difference, paired_difference
 from hpgmn.graph import Graph
@@ -74,7 +75,7 @@ class Comparison:
 
     def __repr__(self) -> str:
         rows = ", ".join(
-            f"{row['model']} {100 * row['test_score_mean']:.1f}"
+            f"{row['model']} {format_score(self.content['metric'], row['test_score_mean'])}"
             for row in self.content["rows"]
             if row["test_score_mean"] is not None
         )
@@ -304,7 +305,11 @@ def is_ours(model: str) -> bool:
 def reference_of(runs: Sequence[Metrics]) -> str:
     """Return the reference: HP-GMN, of several forms the best on validation, else the first run."""
     ours = [run for run in runs if is_ours(run["model"])]
-    best = max(ours, key=lambda run: float(np.mean(run["val_score"])), default=runs[0])
+    best = max(
+        ours,
+        key=lambda run: plain_score(run["metric"], float(np.mean(run["val_score"]))),
+        default=runs[0],
+    )
     return str(best["model"])
 
 
