@@ -330,14 +330,17 @@ def format_score(metric: str, score: float, digits: int = 1) -> str:
 def mean_and_deviation(mean: float | None, std: float | None, metric: str = "accuracy") -> str:
     """Format the mean and standard deviation of a metric, in percent for classes.
 
-    >>> mean_and_deviation(0.8512, 0.031), mean_and_deviation(None, None)
-    ('85.1 ± 3.1', '–')
+    A deviation of 0, as of one run, is left out.
+
+    >>> mean_and_deviation(0.8512, 0.031), mean_and_deviation(0.5, 0)
+    ('85.1 ± 3.1', '50.0')
     >>> mean_and_deviation(0.8512, 0.031, "r2")
     '0.851 ± 0.031'
     """
     if mean is None:
         return MISSING
-    return f"{format_score(metric, mean)} ± {format_score(metric, std or 0)}"
+    score = format_score(metric, mean)
+    return f"{score} ± {format_score(metric, std)}" if std else score
 
 
 def count_noun(number: int, noun: str) -> str:

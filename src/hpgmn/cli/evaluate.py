@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+from typing import Annotated
+
+import typer
 
 from hpgmn.base.errors import MISSING, count_noun, mean_and_deviation
 from hpgmn.cli.console import out, print_table, say
@@ -14,20 +17,27 @@ def evaluate(
     graph: OtherGraph = None,
     add: Add = False,
     own: OwnModel = None,
+    metric: Annotated[
+        str | None,
+        typer.Option(
+            help="Metrics with commas, such as precision@50,average_precision [that of the run "
+            "and all others but precision@K]."
+        ),
+    ] = None,
     json_: Json = False,
 ) -> None:
     """Print scores on labelled nodes, by class: the test nodes, or those of another graph.
 
-    Of another graph, nodes that the run was trained or validated on (by their ids) are left out;
-    with --add new nodes are scored.
+    Test nodes are scored from the predictions in the run folder. Of another graph, nodes that the
+    run was trained or validated on (by their ids) are left out; with --add new nodes are scored.
     """
     require_graph(graph, add)
     from hpgmn.base.metrics import metric_words
     from hpgmn.runs.run import open_run
 
     opened = open_run(run, own)
-    loaded = opened.load_graph(graph, add=add, notify=say)
-    result = opened.evaluate(loaded, only_new=add)
+    loaded = None if graph is None else opened.load_graph(graph, add=add, notify=say)
+    result = opened.evaluate(loaded, metric, only_new=add)
     if json_:
         print(json.dumps(result, indent=1))
         return

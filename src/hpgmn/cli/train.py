@@ -11,7 +11,7 @@ import typer
 from rich.table import Column
 
 from hpgmn.base.errors import (
-    TARGET_METRICS,
+    MISSING,
     HPGMNError,
     SettingError,
     count_noun,
@@ -32,6 +32,7 @@ from hpgmn.cli.options import (
     Protocol,
     Seeds,
     Settings,
+    Threshold,
     check_engine,
     column_options,
     open_engine,
@@ -70,6 +71,7 @@ def train(
     metric: Metric = None,
     positive: Positive = None,
     calibration: Calibration = None,
+    threshold: Threshold = None,
     device: Annotated[str | None, typer.Option(help="auto, cpu or cuda [auto].")] = None,
     deterministic: Deterministic = None,
     out_folder: Annotated[
@@ -148,6 +150,7 @@ def train(
         "metric": metric,
         "positive": positive,
         "calibrate": calibration,
+        "threshold": threshold,
         "deterministic": deterministic,
         "settings": parse_assignments(set_ or []),
         "columns": columns,
@@ -232,18 +235,32 @@ def print_scores(row: Mapping[str, Any]) -> None:
     }
     if row.get("refit"):
         cells["model"] += " (refit)"
-    estimator = row["label_estimator"]
-    if estimator and metric in TARGET_METRICS:
+    if estimator := row["label_estimator"]:
         cells["label estimator"] = mean_and_deviation(
             estimator["test_score_mean"], estimator["test_score_std"], metric
         )
-    elif estimator:
-        score = mean_and_deviation(estimator["test_accuracy_mean"], estimator["test_accuracy_std"])
-        prefix = "" if metric == "accuracy" else "accuracy "  # beside another metric
-        cells["label estimator"] = f"{prefix}{score}"
     cells["seconds"] = f"{row['seconds']:.1f}"
     columns = [Column(name, no_wrap=name == "test", overflow="fold") for name in cells]
     print_table(columns, [tuple(cells.values())])
+    if threshold := row.get("threshold"):
+        say(_threshold_words(threshold))
+    if noise := row.get("val_noise"):
+        from hpgmn.evaluation.rankings import noise_words
+
+        say(noise_words(noise, row["metric"]))
+
+
+def _threshold_words(content: Mapping[str, Any]) -> str:
+    """Describe the chosen thresholds, and what they do on test nodes."""
+    values = ", ".join(f"{value:.3g}" for value in content["value"])
+    text = f"Threshold of '{content['positive']}' ({content['rule']}): {values}"
+    if test := content.get("test"):
+        precision, recall = (
+            MISSING if test[key] is None else f"{100 * test[key]:.1f}"
+            for key in ("precision", "recall")
+        )
+        text += f"; on test nodes precision {precision}, recall {recall}"
+    return f"{text}."
 
 
 def _line_broken(metric: str) -> str:

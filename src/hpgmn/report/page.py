@@ -16,9 +16,11 @@ import numpy as np
 from hpgmn.auditing.graph_audit import ALIKE, MEASURES
 from hpgmn.base.errors import MISSING, count_noun, format_duration, format_setting, percent
 from hpgmn.base.metrics import metric_words
+from hpgmn.evaluation.rankings import noise_words
 from hpgmn.evaluation.scores import class_scores
 from hpgmn.explain.descriptions import DIRECTIONS, describe_statistic
 from hpgmn.report import members, model_plots, plots, targets
+from hpgmn.report.probabilities import calibration_content, ranking_content
 from hpgmn.report.rendering import (
     LearningCurves,
     ReportData,
@@ -79,7 +81,9 @@ def render_report(data: ReportData) -> str:
         else:
             bodies["classes"] = sections.classes(**_class_scores(data), **_confusion(data))
         if calibration := mapping(data.metrics.get("calibration")):
-            bodies["calibration"] = sections.calibration(**_calibration(data, calibration))
+            bodies["calibration"] = sections.calibration(**calibration_content(data, calibration))
+        if ranking := mapping(data.metrics.get("ranking")):
+            bodies["ranking"] = sections.ranking(**ranking_content(data, ranking))
         if data.metrics.get("members"):
             bodies["ensemble"] = sections.ensemble(**members.ensemble(data))
         elif choice := members.choice(data, _metric_name(data)):
@@ -163,12 +167,12 @@ def _headline(data: ReportData) -> dict[str, Any]:
     if not is_accuracy and not math.isnan(accuracy):
         tiles.append(("Test accuracy", _mean_and_std(data, metrics, "test_accuracy"), over))
     estimator = mapping(metrics.get("label_estimator"))
-    baseline = number(estimator.get("test_accuracy_mean"))
-    if data.is_regression and estimator:
-        tiles.append(("Label estimator", _mean_and_std(data, estimator, "test_score"), over))
+    compared = "test_score" if "test_score_mean" in estimator else "test_accuracy"  # before 0.4
+    baseline = number(estimator.get(f"{compared}_mean"))
     if not math.isnan(baseline):
-        score = _mean_and_std(data, estimator, "test_accuracy")
-        tiles.append(("Label estimator", score, "accuracy from attributes alone"))
+        score = _mean_and_std(data, estimator, compared)
+        measure = _metric_name(data) if compared == "test_score" else "accuracy"
+        tiles.append(("Label estimator", score, f"{measure} from attributes alone"))
     calibration = mapping(metrics.get("calibration"))
     by_class = "_by_class" if "ece_by_class_after_mean" in calibration else ""  # since 0.4
     error = number(calibration.get(f"ece{by_class}_after_mean"))
@@ -184,12 +188,21 @@ def _headline(data: ReportData) -> dict[str, Any]:
     tiles.append(("Runs", f"{data.num_runs}", grid))
     if not math.isnan(number(metrics.get("seconds"))):
         tiles.append(("Time", format_duration(metrics["seconds"]), "all runs"))
-    difference, std = accuracy - baseline, number(metrics.get("test_accuracy_std"))
-    points = None if math.isnan(difference) else round(100 * difference, 2)
+    own = number(metrics.get("test_score_mean")) if compared == "test_score" else accuracy
+    difference, std = own - baseline, number(metrics.get(f"{compared}_std"))
+    is_shown = not (math.isnan(difference) or data.is_regression)
+    points = round(100 * difference, 2) if is_shown else None
     versus_spread = None
     if data.num_runs > 1 and not math.isnan(std) and points:
         versus_spread = "less than" if abs(difference) < std else "more than"
-    return {"tiles": tiles, "points": points, "versus_spread": versus_spread}
+    noise = metrics.get("val_noise")
+    return {
+        "tiles": tiles,
+        "points": points,
+        "versus_spread": versus_spread,
+        "measure": _metric_name(data) if compared == "test_score" else "accuracy",
+        "noise": noise and noise_words(noise, _metric_name(data)),
+    }
 
 
 def _scores(data: ReportData) -> dict[str, Any]:
@@ -291,39 +304,6 @@ def _class_scores(data: ReportData) -> dict[str, Any]:
     total = {"class": "Mean, total support", **means, "support": int(data.confusion.sum())}
     has_dash = any(None in row.values() for row in rows)
     return {"num_runs": data.num_runs, "rows": rows, "total": total, "has_dash": has_dash}
-
-
-def _calibration(data: ReportData, recorded: Mapping[str, Any]) -> dict[str, Any]:
-    lists = {key: recorded.get(key) or [] for key in ("coverage", "thresholds", "reliability")}
-    coverage, thresholds, reliability = lists.values()
-    bins = [row for row in reliability if row["count"]]
-    temperatures = np.array([number(value) for value in recorded.get("temperature") or []])
-    is_fitted = data.config.get("calibrate") is not False
-    classes = recorded.get("classes") or []
-    return {
-        "classes": classes,
-        "diagrams": [
-            model_plots.reliability_diagram(
-                [part for part in row["reliability"] if part["count"]],
-                f"reliability-{index}",
-                row["class"],
-            )
-            for index, row in enumerate(_rarer(classes))
-            if row.get("reliability")
-        ],
-        "content": {**recorded, **lists},
-        "num_runs": data.num_runs,
-        "temperature": value_range(temperatures, "{:.2f}") if is_fitted else None,
-        "has_error": not math.isnan(number(recorded.get("ece_after_mean"))),
-        "bins": bins,
-        "reliability": bins and model_plots.reliability_diagram(bins, "reliability"),
-        "coverage": coverage and model_plots.coverage_curve(coverage, thresholds, "coverage"),
-    }
-
-
-def _rarer(classes: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
-    """Return of two classes the rarer alone: the other one mirrors it."""
-    return [min(classes, key=lambda row: row["rate"])] if len(classes) == 2 else classes
 
 
 # Sections about the model

@@ -130,6 +130,31 @@ def score_curve(
         return inline_svg(figure, prefix, alt)
 
 
+def precision_recall(
+    ranking: Mapping[str, Any], threshold: Mapping[str, Any] | None, prefix: str
+) -> str:
+    """Draw precision against recall on test nodes, with the base rate and a chosen threshold."""
+    recall, precision = np.array(ranking["curve"], float).T
+    base_rate = float(ranking["base_rate"])
+    with drawing(4.4, 2.9, prefix, (0.8, 0.3, 0.5, 0.3)) as figure:
+        axes = figure.add_subplot()
+        axes.plot(recall, precision, color=SCORE, lw=1.6, label="test")
+        axes.axhline(base_rate, color=VALIDATION, linestyle="--", lw=1.2, label="base rate")
+        if threshold and threshold.get("precision") is not None:
+            point = (float(threshold["recall"]), float(threshold["precision"]))
+            axes.plot(*point, "o", color=INK, ms=5, label="threshold")
+        axes.set(xlabel="recall", ylabel="precision", xlim=(0, 1), ylim=(0, 1.02))
+        percent_axis(axes)
+        percent_axis(axes, "x")
+        legend(axes)
+        half = float(precision[np.searchsorted(recall, 0.5)])
+        alt = (
+            f"Precision by recall of test nodes: {precision[0]:.1%} at the top, {half:.1%} at half "
+            f"of the nodes of the class, {base_rate:.1%} at random."
+        )
+        return inline_svg(figure, prefix, alt)
+
+
 def run_scores(
     scores: Array, splits: Sequence[object], metric: str, prefix: str, *, is_share: bool = True
 ) -> str:

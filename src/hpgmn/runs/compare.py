@@ -128,6 +128,7 @@ def compare(
     device: str | None = None,
     deterministic: bool | None = None,
     calibrate: bool | None = None,
+    threshold: str | None = None,
     first_seed: int | None = None,
     time_limit: float | None = None,
     refit: bool | None = None,
@@ -167,6 +168,7 @@ def compare(
         device=device,
         deterministic=deterministic,
         calibrate=calibrate,
+        threshold=threshold,
         first_seed=first_seed,
         refit=refit,
     )
