@@ -23,7 +23,6 @@ from hpgmn.explain.columns import (
 )
 from hpgmn.explain.descriptions import STATISTICS
 from hpgmn.explain.neighbors import probabilities_without
-from hpgmn.explain.node import main_reasons
 from hpgmn.explain.replicas import open_replicas
 from hpgmn.graph.graph import Graph
 from hpgmn.graph.synthetic import trading_network
@@ -256,16 +255,6 @@ def test_columns_of_tables_are_players_with_their_original_values(fit, from_tabl
     assert str(explained.column_effects[0]) in str(explained)
     importance = explain_model(saved, graph).columns
     assert next(iter(importance)) == "kind"  # decides the label
-
-
-def test_reasons_are_the_same_for_one_node_and_many(fit, from_table):
-    graph, _ = from_table
-    for model in ("hpgmn", "boosting", "mlp"):
-        saved = fit(graph, model)
-        labels = saved.mean_probabilities(graph).argmax(dim=-1).numpy()[:6]
-        reasons = main_reasons(saved, graph, np.arange(6), labels)
-        assert reasons == [explain_node(saved, graph, f"p{v}").main_reason for v in range(6)]
-        assert any(reasons)
 
 
 # Regression

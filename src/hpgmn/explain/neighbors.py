@@ -361,9 +361,8 @@ def _of_neighbors(
         inner = whole.statistic.some(there)
         return NeighborMean(inner, SparseMatrix(transition(kept, "row"), device))
     if base == "class_counts":
-        if replica.shares is None or replica.is_regression:
-            counts = class_counts(kept, replica.labels[near], replica.task.num_groups)
-        else:
+        counts = class_counts(kept, replica.labels[near], replica.task.num_groups)
+        if replica.shares is not None and not replica.is_regression:
             counts = np.asarray(kept @ replica.shares[near], np.float32)
         scaled = scale_counts(counts, settings.class_counts_scaling)
         return ReplicaRows(torch.from_numpy(scaled)[None].to(device))

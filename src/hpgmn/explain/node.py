@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -12,24 +12,22 @@ import torch
 from hpgmn.base.errors import HPGMNError, Remedy
 from hpgmn.base.tasks import is_known
 from hpgmn.explain.columns import (
-    FEW_EVALUATIONS,
     column_contributions,
     column_statistics,
     explain_columns,
     sum_by_statistic,
 )
-from hpgmn.explain.descriptions import describe_statistic
 from hpgmn.explain.explanation import (
     COLUMNS_NOTE,
     PATTERNS,
     SHARES_NOTE,
     TARGETS_NOTE,
-    ColumnEffect,
     Explanation,
     Neighbor,
     Without,
 )
 from hpgmn.explain.neighbors import Support, neighbor_support, node_notes, turning_point
+from hpgmn.explain.reasons import main_reason
 from hpgmn.explain.replicas import (
     ReplicaView,
     by_name,
@@ -44,7 +42,6 @@ from hpgmn.explain.replicas import (
     subset_values,
 )
 from hpgmn.graph import Array, Graph
-from hpgmn.training.ensemble import Predictor, SavedEnsemble
 from hpgmn.training.saved import SavedModel
 
 _COMPARED = 20_000  # ids compared letter by letter, which takes a second
@@ -98,85 +95,10 @@ def explain_node(
         notes=(TARGETS_NOTE,) if first.is_regression else tuple(notes),
         columns=columns,
         column_effects=column_effects,
-        main_reason=_main_reason(first, position, names, statistics, columns, column_effects),
+        main_reason=main_reason(
+            replicas, position, label, names, statistics, columns, column_effects
+        ),
     )
-
-
-def main_reasons(
-    model: Predictor,
-    graph: Graph,
-    nodes: Array,
-    labels: Array,
-    *,
-    device: torch.device | str = "cpu",
-) -> list[str]:
-    """Return in a few words what speaks most for a class of each node.
-
-    Args:
-        model: of one split; of an ensemble the member is read that explains whole models.
-        nodes: (n,) positions.
-        labels: (n,) the class of each node.
-    """
-    saved = model.members[model.explained()[0]] if isinstance(model, SavedEnsemble) else model
-    assert isinstance(saved, SavedModel)
-    replicas, reasons = open_replicas(saved, graph, device), []
-    for node, label in zip(nodes.tolist(), labels.tolist(), strict=True):
-        statistics, columns = _columns(replicas, node, label)
-        if not columns:
-            statistics, _, _ = _statistics(replicas, node, label)
-        effects, _ = explain_columns(replicas, node, label, FEW_EVALUATIONS)
-        names = saved.class_names
-        reasons.append(_main_reason(replicas[0], node, names, statistics, columns, effects))
-    return reasons
-
-
-def _main_reason(
-    replica: ReplicaView,
-    node: int,
-    names: tuple[str, ...],
-    statistics: dict[str, float],
-    columns: dict[str, float],
-    effects: tuple[ColumnEffect, ...],
-) -> str:
-    """Describe the largest contribution: own column, column of trees, class of neighbours.
-
-    What speaks against a class is no reason for it; a number may be low for a reason.
-    """
-    size: Callable[[float], float] = abs if replica.is_regression else float
-    form = "+.3g" if replica.is_regression else "+.2f"
-    best = max(statistics, key=lambda name: size(statistics[name]), default="attributes")
-    if best == "attributes" or size(statistics[best]) <= 0:
-        largest = max(effects, key=lambda effect: size(effect.effect), default=None)
-        is_reason = largest is not None and size(largest.effect) > 0
-        return f"{largest} ({largest.effect:{form}})" if largest and is_reason else ""
-    if columns:
-        return max(columns, key=lambda name: size(columns[name]))
-    base, _, edge_type = best.removesuffix(")").partition(" (")
-    reason = ""
-    if base in ("class_counts", "class_means") and not replica.is_regression:
-        reason = _neighbor_class(replica, node, names, edge_type)
-    return reason or describe_statistic(best)
-
-
-def _neighbor_class(replica: ReplicaView, node: int, names: tuple[str, ...], edge_type: str) -> str:
-    """Name the class and direction that a node's neighbours have more often than all nodes."""
-    labels, classes = replica.labels, len(names)
-    usual = np.bincount(labels[labels >= 0], minlength=classes) / max((labels >= 0).sum(), 1)
-    gains = {}
-    statistics = replica.task.statistics
-    number = f":{statistics.edge_type_names.index(edge_type)}" if edge_type else ""
-    for mode in replica.neighbor_modes:
-        adjacency = statistics.adjacency(f"{mode}{number}")
-        near = labels[adjacency.indices[adjacency.indptr[node] : adjacency.indptr[node + 1]]]
-        if (near >= 0).any():
-            shares = np.bincount(near[near >= 0], minlength=classes) / (near >= 0).sum()
-            label = int((shares - usual).argmax())
-            gains[mode, label] = shares[label] - usual[label]
-    if not gains:
-        return ""
-    mode, label = max(gains, key=lambda key: gains[key])
-    kinds = [part for part in (mode, edge_type) if part and part != "undirected"]
-    return f"neighbours of class {names[label]}" + (f" ({', '.join(kinds)})" if kinds else "")
 
 
 def find_node(graph: Graph, node: Any) -> int:
