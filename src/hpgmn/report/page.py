@@ -370,6 +370,10 @@ def _model_sections(sections: Any, data: ReportData) -> dict[str, Any]:
         ),
         "memory": sections.memory(content, scope, **_memory(content, other_notes)),
     }
+    if sizes := mapping(content.get("columns")):  # earlier versions: none
+        shown = {short(name, 40): sizes[name] for name in list(sizes)[:MOST_BARS]}
+        figure = model_plots.share_bars(shown, "columns", "mean size", "Contribution of columns")
+        bodies["columns"] = sections.columns(sizes, scope, figure, len(shown))
     if content["label_next"]:
         note = " ".join(label_notes)
         bodies["label-next"] = sections.label_next(content["label_next"], note, data.has_explorer)
@@ -487,7 +491,10 @@ def _reasons(data: ReportData) -> dict[str, str]:
             continue
         # Shares are for the predicted class; of two classes the other one gets the opposite.
         predicted = content["classes"][node["prediction"]]
-        shares = np.array(node["shares"]) * (1 if predicted == ranked["class"] else -1)
-        _, words = content["statistics"][int(shares.argmax())]
-        reasons[ranked["node"]] = f"{words} ({shares.max():+.2f})"
+        sign = 1 if predicted == ranked["class"] else -1
+        shares = sign * np.array(node["shares"])
+        size, (name, words) = shares.max(), content["statistics"][int(shares.argmax())]
+        if name == "attributes" and node.get("columns"):
+            size, words = max((sign * effect, column) for column, effect, _ in node["columns"])
+        reasons[ranked["node"]] = f"{words} ({size:+.2f})"
     return reasons
