@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from hpgmn.base.errors import SettingError
 from hpgmn.graph.edges import Array
 
 BankTable: TypeAlias = dict[str, list[Any]]
@@ -49,6 +50,8 @@ def bank_transfers(
     >>> len(accounts["id"]), list(transfers)
     (5000, ['from', 'to', 'amount', 'kind', 'time'])
     """
+    if seed < 0:
+        raise SettingError(f"seed must be at least 0 (got {seed}).", "Choose another")
     random = np.random.default_rng(seed)
     total = _ACCOUNTS + _NEW_ACCOUNTS
     is_new = np.arange(total) >= _ACCOUNTS

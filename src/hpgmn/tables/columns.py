@@ -441,6 +441,11 @@ def _require_columns(nodes: Table, edges: Table, columns: Columns) -> None:
     )
     remedies = [remedy for listed in faults.values() for _, remedy in listed]
     lacks_role = any(remedy.option in _REQUIRED and remedy.value is None for remedy in remedies)
+    unseparated = [table.label for table in faults if len(table.types) == 1]
+    if len(faults) == 2 and _detect_columns(edges, "id") and _detect_columns(nodes, "source"):
+        remedies = [Remedy("Swap the two tables")]
+    elif unseparated:
+        remedies = [Remedy(f"Separate the columns of {unseparated[0]} by commas")]
     error = GraphError if lacks_role else SettingError
     raise error(f"{message}.", functools.reduce(Remedy.__and__, remedies))
 
@@ -470,8 +475,8 @@ def _attributes(
     table: Table, reserved: Sequence[str], columns: Columns, *, prepare: bool
 ) -> tuple[str, ...]:
     """Return the requested columns, or all without a role; without preparation, only numbers."""
-    for option, names in (("drop", columns.drop), ("attributes", columns.attributes or ())):
-        for name in names:
+    for option in ("drop", "attributes", "categories"):
+        for name in getattr(columns, option) or ():
             if name in reserved:
                 raise _column_in_use(option, name, table)
     requested = tuple(table.types) if columns.attributes is None else columns.attributes
