@@ -39,7 +39,7 @@ _NODE_ROLES = ("id", "label", "split")
 _EDGE_ROLES = ("source", "target", "weight", "edge_type")
 _PLURALS = {"weight": "weights", "edge_type": "edge types"}
 _REQUIRED = ("id", "source", "target")
-_MAX_LISTED = 20
+_MAX_LISTED, TASKS = 20, ("auto", "classification", "regression")
 
 
 class ColumnOptions(TypedDict, total=False):
@@ -58,6 +58,7 @@ class ColumnOptions(TypedDict, total=False):
     edge_drop: Sequence[str]
     edge_categories: Sequence[str]
     split_by: Sequence[str] | None
+    task: str
     drop_unknown_edges: bool
     directed: bool | None
 
@@ -93,6 +94,7 @@ class Columns:
         edge_categories: columns of the edge table that are categories even if they hold numbers.
         split_by: make splits: ("group", column) keeps groups together, ("time", column) trains on
             the oldest nodes and tests on the newest.
+        task: "classification", "regression", or "auto": labels with fractions are targets.
         drop_unknown_edges: leave out edges to unknown nodes instead of raising.
         directed: whether edges are directed. None: as in ``like`` or the GraphML file, else yes.
     """
@@ -110,6 +112,7 @@ class Columns:
     edge_drop: Sequence[str] = ()
     edge_categories: Sequence[str] = ()
     split_by: Sequence[str] | None = None
+    task: str = TASKS[0]
     drop_unknown_edges: bool = False
     directed: bool | None = None
 
@@ -131,6 +134,8 @@ class Columns:
                 self._require(is_names and len(members) == 2, name, example)
             self._require(is_names, name, "a list of names")
             object.__setattr__(self, name, members)
+        if self.task not in TASKS:
+            raise SettingError.unknown("task", str(self.task), TASKS)
         for name in ("drop_unknown_edges", "directed"):
             self._require(isinstance(getattr(self, name), bool | None), name, "true or false")
 
@@ -158,6 +163,7 @@ class Tables:
     edge_columns: tuple[str, ...] = ()
     edge_categories: tuple[str | None, ...] = ()
     split_by: tuple[str, str] | None = None
+    task: str = TASKS[0]
     drop_unknown_edges: bool = False
     prepare: bool = False
     preparation: Preparation | None = None
@@ -170,6 +176,7 @@ class Tables:
             "drop_unknown_edges": self.drop_unknown_edges,
             "directed": self.directed,
             "has_whole_ids": self.nodes.has_integers(self.id),
+            **({"task": self.task} if self.task == "regression" else {}),
         }
 
     def describe(self) -> list[str]:
@@ -306,6 +313,7 @@ def assign_roles(
         edge_columns=edge_columns,
         edge_categories=(*columns.edge_categories, roles["edge_type"]),
         split_by=None if columns.split_by is None else (columns.split_by[0], columns.split_by[1]),
+        task=columns.task,
         drop_unknown_edges=columns.drop_unknown_edges,
         prepare=prepare,
         preparation=preparation,
