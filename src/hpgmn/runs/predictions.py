@@ -34,6 +34,7 @@ class Predictions:
         reasons: (M,) the main reason for that class, in words; None if nodes are not ranked.
         half_widths: of the prediction intervals of a regression, whose labels are numbers, by their
             coverage; None: infinite.
+        sets: (M, C) the classes that hold the true one with the required coverage; None without.
     """
 
     node_ids: Array
@@ -46,6 +47,7 @@ class Predictions:
     of: str | None = None
     reasons: Array | None = None
     half_widths: Mapping[float, float | None] = field(default_factory=dict)
+    sets: Array | None = None
 
     @property
     def confidence(self) -> Array:
@@ -80,6 +82,9 @@ class Predictions:
         }
         for number, name in enumerate(self.class_names):
             columns[f"probability_{name}"] = self.probabilities[:, number]
+        if self.sets is not None:
+            names = np.asarray(self.class_names)
+            columns["prediction_set"] = pa.array(["|".join(names[row]) for row in self.sets])
         if self.reasons is not None:
             columns["reason"] = pa.array(self.reasons.tolist(), pa.string())
         return pa.table(columns)
