@@ -272,7 +272,7 @@ def test_ctrl_c_saves_the_ensemble_of_a_process(graph_file, tmp_path, monkeypatc
         (("--time-limit", "0"), "time limit"),
         (("--time-limit", "-3"), "time limit"),
         (("--single", "--ensemble"), "exclude each other"),
-        (("--ensemble", "--no-portfolio"), "itself"),
+        (("--ensemble", "--no-portfolio"), "--no-portfolio"),
         (("--ensemble", "--model", "gcn"), "itself"),
         (("--members", "plain,none"), "Unknown member 'none'"),
         (("--ensemble", "--set", "lrr=1"), "Unknown setting 'lrr'"),
