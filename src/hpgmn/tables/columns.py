@@ -31,13 +31,11 @@ _FLAGS = {  # where an option is no keyword
     "split": "split-column",
     "categories": "category",
     "edge_categories": "edge-category",
-    "edge_type": "edge-type",
     "directed": "directed/--undirected",
 }
 _LISTS = ("drop", "attributes", "categories", "edge_drop", "edge_categories")
 _NODE_ROLES = ("id", "label", "split")
 _EDGE_ROLES = ("source", "target", "weight", "edge_type")
-_PLURALS = {"weight": "weights", "edge_type": "edge types"}
 _REQUIRED = ("id", "source", "target")
 _MAX_LISTED, TASKS = 20, ("auto", "classification", "regression")
 
@@ -338,7 +336,7 @@ def _trained_columns(
         if is_optional and name is not None and is_absent and getattr(columns, role) is None:
             raise GraphError(
                 f"{table.label} has no column '{name}', which the model was trained with.",
-                Remedy("Add it") | column_remedy(f"Name the column of {_PLURALS[role]}", role),
+                Remedy("Add it") | column_remedy(f"Name the {_words(role)} column", role),
             )
         if is_optional and name is None:  # trained without, so used without
             changes[role] = ""
