@@ -103,3 +103,10 @@ class Predictions:
                 pyarrow.csv.write_csv(table, draft)
             else:
                 pyarrow.parquet.write_table(table, draft, write_page_checksum=True)
+
+
+def half_widths(metrics: Mapping[str, Any], split: int) -> dict[float, float | None]:
+    """Return the half widths of a regression's intervals by coverage, from ``metrics.json``."""
+    intervals = metrics["intervals"]
+    widths = intervals["half_width"][metrics["splits"].index(split)]
+    return dict(zip(intervals["nominal"], widths, strict=True))

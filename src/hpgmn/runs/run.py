@@ -24,7 +24,7 @@ from hpgmn.runs.folder import (
     backup_note,
 )
 from hpgmn.runs.outputs import read_metrics
-from hpgmn.runs.predictions import Predictions
+from hpgmn.runs.predictions import Predictions, half_widths
 from hpgmn.runs.spec import CONFIG_FILE, RunSpec, check_threshold, read_spec
 from hpgmn.training.checks import class_number, positive_class
 from hpgmn.training.ensemble import ENSEMBLE, ENSEMBLE_FILE, Predictor, SavedEnsemble
@@ -300,15 +300,9 @@ class Run:
             num_new=None if new is None else len(new),
             of=None if ranked is None else str(names[ranked]),
             reasons=reasons,
-            half_widths={} if names.size else self._half_widths(number),
+            half_widths={} if names.size else half_widths(self.metrics, number),
             sets=sets,
         )
-
-    def _half_widths(self, split: int) -> dict[float, float | None]:
-        """Return the half widths of a regression's intervals by their coverage."""
-        intervals = self.metrics["intervals"]
-        widths = intervals["half_width"][list(self.spec.splits).index(split)]
-        return dict(zip(intervals["nominal"], widths, strict=True))
 
     @property
     def positive(self) -> int:
