@@ -164,15 +164,27 @@ def read_graph_tables(
     progress: Callable[[str, int, int | None], None] | None = None,
 ) -> Any:
     """Read opened tables into a graph of class ``cls``; log and warn about their columns."""
+    from hpgmn.tables.preparation import Preparation
     from hpgmn.tables.reading import ignore_progress, read_tables
 
     progress = progress or ignore_progress
     for line in tables.describe():
         log(line)
+    onto = None if onto is None else onto.full
     data = read_tables(tables, progress, log, onto=onto, earlier_ids=earlier_ids)
     progress("Checking the graph", 0, None)
     if onto is not None:
         return _extend(onto, data, name)
+    graph = _make_graph(cls, data, name)
+    if data.as_of is not None:
+        fitted = None if data.preparation is None else Preparation.from_dict(data.preparation)
+        tables = replace(tables, as_of=None, preparation=fitted)
+        later = read_tables(tables, progress, lambda line: None, earlier_ids=earlier_ids)
+        graph.with_later_edges = _make_graph(cls, later, name)
+    return graph
+
+
+def _make_graph(cls: Any, data: TableData, name: str) -> Any:
     graph = cls(
         data.x,
         SortedEdges.of(data.edge_index, len(data.x), data.edge_weight, data.edge_type),

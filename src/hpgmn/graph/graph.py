@@ -119,6 +119,7 @@ class Graph:
         self.name = validation.word("name", name)
         self.preparation: dict[str, Any] | None = None  # how a table became x, in plain values
         self.edge_values: Array | None = None  # (E, columns) of an edge table, for new edges
+        self.with_later_edges: Graph | None = None  # if this is the graph as of a date
         self.directed = validation.truth("directed", directed)
         self.x: Attributes = validation.attributes(x)
         self.num_nodes, self.num_features = (int(size) for size in self.x.shape)
@@ -269,7 +270,14 @@ class Graph:
         graph = object.__new__(Graph)
         graph.__dict__.update(self.__dict__)
         graph.splits = self._valid(splits)
+        if self.with_later_edges is not None:
+            graph.with_later_edges = self.with_later_edges.with_splits(splits)
         return graph
+
+    @property
+    def full(self) -> Graph:
+        """The graph to predict on: this one, or that with the edges after the date of this one."""
+        return self if self.with_later_edges is None else self.with_later_edges
 
     def with_attributes(self, x: Any) -> Graph:
         """Return the same graph with other attributes of the same shape; edges are shared."""

@@ -192,7 +192,10 @@ class Run:
             if copy.is_file():
                 graph = read_graph(copy)
             else:
-                graph = load(source, self.spec.protocol, **self._preparation())
+                fitted = self._preparation()
+                roles = (fitted["preparation"] or {}).get("roles", {})
+                dates = {name: roles[name] for name in ("edge_time", "as_of") if roles.get(name)}
+                graph = load(source, self.spec.protocol, **fitted, **dates)
         except HPGMNError as error:
             remedy = remedy if error.remedy is None else error.remedy | remedy
             raise type(error)(error.message, remedy) from None
@@ -224,7 +227,7 @@ class Run:
         from hpgmn.graph.datasets import load
 
         if source is None:
-            return self.graph
+            return self.graph.full
         if add:
             return load(source, **(columns or {}), onto=self.graph, log=notify)
         graph = load(
@@ -250,6 +253,11 @@ class Run:
                 )
             return graph
         return self.load_graph(graph, add=add)
+
+    def _is_trained(self, graph: Graph) -> bool:
+        """Whether a graph is the trained one, also with later edges."""
+        is_full = "graph" in self.__dict__ and graph is self.graph.full
+        return is_full or graph.fingerprint == self.model.metadata["fingerprint"]
 
     def models_of(self, split: int | None = None) -> tuple[int, Predictor]:
         """Return the number of a split (None: the first) and the models of its seeds."""
@@ -287,7 +295,7 @@ class Run:
             raise SettingError(f"min_confidence must be 0 to 1 (got {min_confidence:g}).")
         loaded = self._resolve(graph, add)
         number, models = self.models_of(split)
-        known = models.known_positions(loaded)
+        known = None if self._is_trained(loaded) else models.known_positions(loaded)
         new = None if known is None else np.flatnonzero(known < 0)
         nodes = self._new_nodes(loaded, new) if only_new else None
         probabilities = models.mean_probabilities(loaded, self.device, nodes=nodes).numpy()
@@ -358,7 +366,7 @@ class Run:
                 f"{', '.join(model.class_names)}.",
                 "Give them in the same order",
             )
-        is_trained = loaded.fingerprint == model.metadata["fingerprint"]
+        is_trained = self._is_trained(loaded)
         if only_new:
             masks = self._new_masks(loaded)
         else:

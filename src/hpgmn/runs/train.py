@@ -365,6 +365,6 @@ def explain_run(run: Run, monitor: Monitor) -> None:
     names = [str(name) for name in run.graph.class_names]
     ranking = rank_nodes(predictions, run.metrics, names)
     ranked = [row["node"] for row in ranking.get("rows", ())]
-    explain_training(spec, run.graph, run.model, monitor.step, ranked).write(run.folder)
+    explain_training(spec, run.graph.full, run.model, monitor.step, ranked).write(run.folder)
     monitor.step("Report")
     write_report(run.folder)

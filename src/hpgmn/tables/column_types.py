@@ -450,6 +450,16 @@ def refuse_infinite(table: Table, name: str, values: Array) -> None:
         )
 
 
+def describe_days(days: float) -> str:
+    """Return days since 1970 as a date, with the time of day if there is one.
+
+    >>> describe_days(2.0), describe_days(2.5)
+    ('1970-01-03', '1970-01-03T12:00:00')
+    """
+    moment = np.datetime64(round(days * _MICROSECONDS_PER_DAY), "us").item()
+    return str(moment.isoformat() if days % 1 else moment.date())
+
+
 def parse_date(word: str) -> datetime.date | None:
     """Parse a date in a usual form other than ISO 8601."""
     for form in _OTHER_DATES:

@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING, Any, TypedDict
 
 from hpgmn.base.errors import GraphError, Remedy, SettingError, count_noun, list_names, nearest
 from hpgmn.tables.preparation import Preparation
-from hpgmn.tables.sources import EDGE_LISTS, TABLES, Table, is_numeric, not_numeric, open_table
+from hpgmn.tables.sources import (
+    EDGE_LISTS,
+    TABLES,
+    Table,
+    is_date,
+    is_numeric,
+    not_numeric,
+    open_table,
+)
 from hpgmn.tables.splitting import SPLIT_BY
 
 if TYPE_CHECKING:
@@ -37,6 +45,7 @@ _LISTS = ("drop", "attributes", "categories", "edge_drop", "edge_categories")
 _NODE_ROLES = ("id", "label", "split")
 _EDGE_ROLES = ("source", "target", "weight", "edge_type")
 _PLURALS = {"weight": "weights", "edge_type": "edge types"}
+_TIMES = ("time", "timestamp", "date", "datetime")  # which of several columns of dates counts
 _REQUIRED = ("id", "source", "target")
 _MAX_LISTED = 20
 
@@ -56,6 +65,8 @@ class ColumnOptions(TypedDict, total=False):
     categories: Sequence[str]
     edge_drop: Sequence[str]
     edge_categories: Sequence[str]
+    edge_time: str | None
+    as_of: str | None
     split_by: Sequence[str] | None
     drop_unknown_edges: bool
     directed: bool | None
@@ -90,6 +101,11 @@ class Columns:
         categories: columns that are categories even if they hold numbers.
         edge_drop: columns of the edge table that are not aggregated.
         edge_categories: columns of the edge table that are categories even if they hold numbers.
+        edge_time: the column with the times of edges [the only one with dates, or time, timestamp,
+            date or datetime]; "" for none.
+        as_of: train on the edges up to this date, or number if ``edge_time`` holds numbers; later
+            edges are read for tests and predictions only. None: with ``split_by`` time, the time of
+            the newest validation node.
         split_by: make splits: ("group", column) keeps groups together, ("time", column) trains on
             the oldest nodes and tests on the newest.
         drop_unknown_edges: leave out edges to unknown nodes instead of raising.
@@ -108,14 +124,17 @@ class Columns:
     categories: Sequence[str] = ()
     edge_drop: Sequence[str] = ()
     edge_categories: Sequence[str] = ()
+    edge_time: str | None = None
+    as_of: str | None = None
     split_by: Sequence[str] | None = None
     drop_unknown_edges: bool = False
     directed: bool | None = None
 
     def __post_init__(self) -> None:
         """Check the types: names may come from a program or a config file."""
-        for name in NAMES:
+        for name in (*NAMES, "edge_time"):
             self._require(isinstance(getattr(self, name), str | None), name, "a column name")
+        self._require(isinstance(self.as_of, str | None), "as_of", "a date in quotes")
         for name in (*_LISTS, "split_by"):
             value = getattr(self, name)
             if value is None and name in ("attributes", "split_by"):
@@ -156,6 +175,8 @@ class Tables:
     categories: tuple[str, ...] = ()
     edge_columns: tuple[str, ...] = ()
     edge_categories: tuple[str | None, ...] = ()
+    edge_time: str | None = None
+    as_of: str | None = None
     split_by: tuple[str, str] | None = None
     drop_unknown_edges: bool = False
     prepare: bool = False
@@ -165,6 +186,7 @@ class Tables:
     def roles(self) -> dict[str, Any]:
         """What a model stores about the columns, in plain types."""
         return {role: getattr(self, role) for role in NAMES} | {
+            **{"edge_time": self.edge_time, "as_of": self.as_of},
             "split_by": None if self.split_by is None else list(self.split_by),
             "drop_unknown_edges": self.drop_unknown_edges,
             "directed": self.directed,
@@ -306,6 +328,8 @@ def assign_roles(
             _require_column(node_table, "categories", name) for name in columns.categories
         ),
         edge_columns=edge_columns,
+        edge_time=_edge_time(edge_table, columns),
+        as_of=columns.as_of,
         edge_categories=(*columns.edge_categories, roles["edge_type"]),
         split_by=None if columns.split_by is None else (columns.split_by[0], columns.split_by[1]),
         drop_unknown_edges=columns.drop_unknown_edges,
@@ -470,3 +494,31 @@ def _edge_columns(table: Table, ends: Sequence[str], columns: Columns) -> tuple[
             if _require_column(table, option, name) in ends:
                 raise _column_in_use(option, name, table)
     return tuple(name for name in table.types if name not in (*ends, *columns.edge_drop))
+
+
+def _edge_time(table: Table, columns: Columns) -> str | None:
+    """Return the column with the times of edges: the named one, or the only one with dates."""
+    name, kinds = columns.edge_time, table.types
+    if name:
+        kind = kinds[_require_column(table, "edge_time", name)]
+        if not (is_date(kind) or is_numeric(kind)):
+            row, value = table.first_text(name) or (0, "")
+            raise GraphError(
+                f"{table.label}: column '{name}' holds '{value}' in {table.row(row)}, neither a "
+                "number nor a date such as 2024-03-01.",
+                column_remedy("Name another column", "edge_time"),
+            )
+        return name
+    dates = [name for name, kind in kinds.items() if is_date(kind)]
+    usual = [name for name in dates if name.strip().casefold() in _TIMES]
+    found = dates if len(dates) == 1 else usual
+    if len(found) == 1 and name is None:
+        return found[0]
+    if columns.as_of is None:
+        return None
+    several = f"several do: {list_names(dates, len(dates))}"
+    raise SettingError(
+        f"as_of needs a column of {table.label} that holds dates, and "
+        f"{several if dates else 'none does'}.",
+        column_remedy("Name the column", "edge_time") | column_remedy("Leave it out", "as_of"),
+    )

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 
 from hpgmn.base.edge_types import MAX_TYPES, OTHER, match_types, merge_rare_types
 from hpgmn.base.errors import GraphError, Remedy, count_noun, list_names
-from hpgmn.tables.column_types import Column, Degree
+from hpgmn.tables.column_types import Column, Degree, describe_days
 from hpgmn.tables.columns import Tables, column_remedy
 from hpgmn.tables.edge_columns import add_aggregates, is_repeated, log_degrees
 from hpgmn.tables.edges import EdgeData, id_keys, read_edges
@@ -31,9 +31,10 @@ from hpgmn.tables.sources import (
     as_numbers,
     as_text,
     canonical,
+    is_date,
     is_integer,
 )
-from hpgmn.tables.splitting import PARTS, split_by
+from hpgmn.tables.splitting import PARTS, read_times, split_by
 
 logger = logging.getLogger(__name__)
 
@@ -63,6 +64,7 @@ class TableData:
         edge_values: (E, columns) the columns of the edge table that are used.
         masks: (N,) or (N, S) booleans by part, or empty.
         preparation: how columns became attributes, in plain values; None if they are unchanged.
+        as_of: the time after which edges were left out; None: there are all.
     """
 
     x: Array
@@ -78,6 +80,7 @@ class TableData:
     masks: dict[str, Array]
     directed: bool
     preparation: dict[str, Any] | None
+    as_of: str | None = None
 
 
 def ignore_progress(step: str, done: int, total: int | None) -> None:
@@ -136,6 +139,8 @@ def read_tables(
     masks = _masks(tables, roles, y)
     if tables.split_by is not None and y is not None:
         masks = split_by(tables.nodes, *tables.split_by, y, log)
+        if tables.preparation is None and tables.as_of is None:
+            tables = replace(tables, as_of=_newest_validation_time(tables, masks["val"]))
     x = None
     if tables.prepare:
         progress(f"Preparing the attributes in {tables.nodes.label}", 0, None)
@@ -173,7 +178,27 @@ def read_tables(
         masks,
         tables.directed,
         None if preparation is None else preparation.as_dict(),
+        tables.as_of,
     )
+
+
+def _newest_validation_time(tables: Tables, val: Array) -> str | None:
+    """Return the time up to which edges may be trained on, if nodes are split by time."""
+    assert tables.split_by is not None
+    kind, column = tables.split_by
+    if kind != "time" or tables.edge_time is None:
+        return None
+    has_dates = is_date(tables.nodes.types[column])
+    if has_dates != is_date(tables.edges.types[tables.edge_time]):
+        logger.warning(
+            "%s: times of edges in '%s' cannot be compared with '%s' of nodes, so models see all "
+            "edges. %s",
+            *(tables.edges.label, tables.edge_time, column),
+            column_remedy("Name the time up to which they may", "as_of"),
+        )
+        return None
+    newest = float(read_times(tables.nodes, column)[val[:, 0]].max())
+    return describe_days(newest) if has_dates else repr(newest)
 
 
 def _aggregate(
