@@ -12,7 +12,7 @@ from hpgmn.cli.console import say, step_progress
 from hpgmn.cli.options import column_options
 
 
-@column_options("categories", "split_by")
+@column_options("categories", "edge_drop", "edge_categories")
 def convert(
     tables: Annotated[
         Path,

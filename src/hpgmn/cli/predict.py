@@ -13,7 +13,8 @@ from hpgmn.cli.options import Add, ModelsSplit, OtherGraph, OwnModel, RunFolder,
 
 
 @column_options(
-    *("split", "drop", "categories", "edge_drop", "edge_categories", "split_by", "directed")
+    *("split", "drop", "categories", "edge_drop", "edge_categories", "edge_time", "as_of"),
+    *("split_by", "directed"),
 )
 def predict(
     run: RunFolder,

@@ -43,7 +43,32 @@ def from_pyg(make: Any, data: Any, name: str) -> Any:
             raise GraphError(f"The PyG object has no {attribute}.", advice)
     optional = ("edge_weight", "edge_type", *(f"{part}_mask" for part in PARTS))
     options = {key: getattr(data, key, None) for key in optional}
-    return make(data.x, data.edge_index, getattr(data, "y", None), name=name, **options)
+    graph = make(data.x, data.edge_index, getattr(data, "y", None), name=name, **options)
+    values = getattr(data, "edge_attr", None)
+    return graph if values is None else _with_edge_attributes(make, graph, values, options)
+
+
+def _with_edge_attributes(make: Any, graph: Any, values: Any, options: Mapping[str, Any]) -> Any:
+    """Return the graph with aggregates of PyG's ``edge_attr`` as further attributes."""
+    from hpgmn.tables.column_types import Number
+    from hpgmn.tables.edge_columns import add_aggregates
+
+    values = np.asarray(values, np.float64)
+    if len(values) != graph.num_listed_edges or values.ndim > 2 or not np.isfinite(values).all():
+        raise GraphError(
+            f"edge_attr must be finite numbers, one row for each of {graph.num_listed_edges} edges "
+            f"(got shape {values.shape}).",
+            "Correct it, or set it to None",
+        )
+    values = values.reshape(len(values), -1)
+    columns = [Number(f"edge_attr[{number}]") for number in range(values.shape[1])]
+    nothing = np.empty((graph.num_nodes, 0), np.float32)
+    block, aggregates = add_aggregates(nothing, graph.edge_index, values, columns, graph.directed)
+    is_sparse = graph.has_sparse_attributes
+    x = sp.hstack([graph.x, block], format="csr") if is_sparse else np.hstack([graph.x, block])
+    names = [f"x[{number}]" for number in range(graph.num_features)]
+    names += [column.name for column in aggregates]
+    return make(x, graph.edge_index, graph.y, feature_names=names, name=graph.name, **options)
 
 
 def to_pyg(graph: Any) -> Any:

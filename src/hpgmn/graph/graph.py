@@ -160,7 +160,11 @@ class Graph:
 
     @classmethod
     def from_pyg(cls, data: Any, name: str = "graph") -> Graph:
-        """Make a graph of a PyTorch Geometric ``Data`` object (edges taken as listed)."""
+        """Make a graph of a PyTorch Geometric ``Data`` object (edges taken as listed).
+
+        Its ``edge_weight`` and ``edge_type`` are those of the graph; each column of ``edge_attr``
+        is aggregated per node and direction into attributes such as ``edge_attr[0] (out, mean)``.
+        """
         from hpgmn.graph.conversion import from_pyg
 
         graph: Graph = from_pyg(cls, data, name)

@@ -293,6 +293,7 @@ def assign_roles(
         if columns.directed is None:
             directed = preparation.roles["directed"]
         columns = _trained_columns(node_table, edge_table, columns, preparation.roles)
+    _refuse_unknown(node_table, edge_table, columns)
     roles = {
         role: _find(edge_table if role in _EDGE_ROLES else node_table, role, getattr(columns, role))
         for role in NAMES
@@ -324,9 +325,7 @@ def assign_roles(
         edge_table,
         attributes=attributes,
         directed=directed,
-        categories=tuple(
-            _require_column(node_table, "categories", name) for name in columns.categories
-        ),
+        categories=tuple(columns.categories),
         edge_columns=edge_columns,
         edge_time=_edge_time(edge_table, columns),
         as_of=columns.as_of,
@@ -377,7 +376,7 @@ def _split_column(table: Table, columns: Columns, roles: Mapping[str, Any]) -> s
             Remedy("Leave out the split column", option="split", flag="split-column")
             | Remedy("Leave out the other", option="split_by"),
         )
-    if _require_column(table, "split_by", name) in (roles["id"], roles["label"]):
+    if name in (roles["id"], roles["label"]):
         raise _column_in_use("split_by", name, table)
     return name
 
@@ -424,7 +423,7 @@ def _open_edges(path: Path) -> Table:
 def _find(table: Table, role: str, name: str | None) -> Any:
     """Return the column of a role; None if an optional one is missing."""
     if name:
-        return _require_column(table, role, name)
+        return name
     if name is None and (detected := _detect_columns(table, role)):
         return detected[0]
     if role in _REQUIRED:
@@ -442,17 +441,35 @@ def _detect_columns(table: Table, role: str) -> list[str]:
     return [by_name[name] for name in NAMES.get(role, ()) if name in by_name]
 
 
-def _require_column(table: Table, option: str, name: str) -> str:
-    """Return the name of an existing column."""
-    if name in table.types:
-        return name
+def _refuse_unknown(node_table: Table, edge_table: Table, columns: Columns) -> None:
+    """Refuse names of columns that a table does not have, all at once."""
+    options: dict[str, list[str]] = {role: [getattr(columns, role)] for role in NAMES}
+    options |= {option: list(getattr(columns, option) or ()) for option in _LISTS}
+    options |= {"edge_time": [columns.edge_time], "split_by": list(columns.split_by or ())[1:]}
+    unknown: dict[str, list[str]] = {}
+    error = None
+    for option, names in options.items():
+        is_edge = option in _EDGE_ROLES or option.startswith("edge_")
+        table = edge_table if is_edge else node_table
+        for name in (name for name in names if name and name not in table.types):
+            unknown.setdefault(table.label, []).append(name)
+            error = error or _unknown_column(table, option, name)
+    if error is None:
+        return
+    if sum(map(len, unknown.values())) == 1:
+        raise error
+    tables = [f"{label} has no column {list_names(names)}" for label, names in unknown.items()]
+    raise SettingError(f"{'; '.join(tables)}.", error.remedy)
+
+
+def _unknown_column(table: Table, option: str, name: str) -> SettingError:
     best = nearest(name, table.types, 0.75) or next(iter(_detect_columns(table, option)), None)
     hint = f"Did you mean '{best}'? " if best else ""
     value: Any = [best] if best and option in _LISTS else best
     if option == "split_by":
         value = None
     action = f"{hint}Choose from: {list_names(table.types, _MAX_LISTED, '')}"
-    raise SettingError(
+    return SettingError(
         f"{table.label} has no column '{name}'.",
         Remedy(action, option=option, value=value, flag=_FLAGS.get(option)),
     )
@@ -470,13 +487,25 @@ def column_remedy(action: str, option: str) -> Remedy:
     return Remedy(action, option=option, flag=_FLAGS.get(option))
 
 
+def column_option(name: str, value: Any) -> str:
+    """Return an option of columns as it is written on the command line.
+
+    >>> column_option("edge_drop", ["a b"]), column_option("directed", False)
+    ("--edge-drop 'a b'", '--undirected')
+    """
+    if name == "directed":
+        return "--directed" if value else "--undirected"
+    value = tuple(value) if name == "split_by" else value
+    return Remedy("", option=name, value=value, flag=_FLAGS.get(name)).as_option()
+
+
 def _attributes(
     table: Table, reserved: Sequence[str], columns: Columns, *, prepare: bool
 ) -> tuple[str, ...]:
     """Return the requested columns, or all without a role; without preparation, only numbers."""
     for option, names in (("drop", columns.drop), ("attributes", columns.attributes or ())):
         for name in names:
-            if _require_column(table, option, name) in reserved:
+            if name in reserved:
                 raise _column_in_use(option, name, table)
     requested = tuple(table.types) if columns.attributes is None else columns.attributes
     names = tuple(name for name in requested if name not in reserved and name not in columns.drop)
@@ -491,7 +520,7 @@ def _edge_columns(table: Table, ends: Sequence[str], columns: Columns) -> tuple[
     named = {"edge_drop": columns.edge_drop, "edge_categories": columns.edge_categories}
     for option, names in named.items():
         for name in names:
-            if _require_column(table, option, name) in ends:
+            if name in ends:
                 raise _column_in_use(option, name, table)
     return tuple(name for name in table.types if name not in (*ends, *columns.edge_drop))
 
@@ -500,8 +529,7 @@ def _edge_time(table: Table, columns: Columns) -> str | None:
     """Return the column with the times of edges: the named one, or the only one with dates."""
     name, kinds = columns.edge_time, table.types
     if name:
-        kind = kinds[_require_column(table, "edge_time", name)]
-        if not (is_date(kind) or is_numeric(kind)):
+        if not (is_date(kinds[name]) or is_numeric(kinds[name])):
             row, value = table.first_text(name) or (0, "")
             raise GraphError(
                 f"{table.label}: column '{name}' holds '{value}' in {table.row(row)}, neither a "

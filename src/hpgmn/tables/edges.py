@@ -34,6 +34,7 @@ from hpgmn.tables.sources import (
 logger = logging.getLogger(__name__)
 
 _LOOKUP_EDGES = 1 << 21  # edges looked up at once, or as many as there are nodes
+_EVEN_WEIGHTS = 1_000
 _MOST = 0.9  # a guess is right if it explains this share of the unknown ends
 
 
@@ -168,6 +169,8 @@ def read_edges(
             "weights must be finite and positive.",
             Remedy("Remove such edges") | Remedy("Use no weights", option="weight", value=""),
         )
+    if edge_weight is not None and tables.preparation is None and num_edges:
+        _warn_uneven(tables, edge_weight)
     is_known = edge_index.min(axis=0) >= 0
     if limit is not None:
         is_known &= _are_early(tables, times, limit, log)
@@ -177,6 +180,17 @@ def read_edges(
         edge_weight = None if edge_weight is None else edge_weight[is_known]
         edge_type = None if edge_type is None else edge_type[is_known]
     return EdgeData(edge_index, edge_weight, edge_type, list(type_numbers), *columns_read)
+
+
+def _warn_uneven(tables: Tables, weight: Array) -> None:
+    """Warn of weights of which a few dominate all sums over neighbours."""
+    low, high = float(weight.min()), float(weight.max())
+    if high > _EVEN_WEIGHTS * low > 0:
+        remedy = Remedy("Scale them, for example by log(1 + weight)") | Remedy(
+            "Use no weights; the column is an attribute in any case", option="weight", value=""
+        )
+        message = "%s: weights in column '%s' range from %.3g to %.3g: few edges dominate. %s"
+        logger.warning(message, tables.edges.label, tables.weight, low, high, remedy)
 
 
 def time_limit(tables: Tables) -> float:

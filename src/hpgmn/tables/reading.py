@@ -219,6 +219,11 @@ def _aggregate(
         aggregates = (Degree.fitted(degrees),)
         x = aggregates[0].attributes(degrees).astype(np.float32)
     columns = (*preparation.node_columns, *aggregates)
+    for name in {column.name for column in aggregates} & set(preparation.names):
+        raise GraphError(
+            f"Column '{name}' of {tables.nodes.label} has the name of an aggregate of edges.",
+            Remedy("Rename it") | tables.nodes.drop_remedy(name),
+        )
     return replace(preparation, columns=columns, edge_columns=edges.columns), x
 
 
