@@ -198,6 +198,29 @@ def small_graph() -> Graph:
     )
 
 
+@pytest.fixture(scope="session")
+def typed() -> Callable[[Graph], Graph]:
+    """Give the edges of a graph three types in turn."""
+    from hpgmn.graph import Graph
+
+    def with_types(graph: Graph) -> Graph:
+        found = Graph(
+            graph.x,
+            graph.edge_index,
+            graph.y,
+            edge_weight=graph.edge_weight,
+            edge_type=np.arange(graph.num_listed_edges) % 3,
+            edge_type_names=["card", "cash", "wire"],
+            directed=graph.directed,
+            node_ids=graph.node_ids,
+            class_names=graph.class_names,
+            name=graph.name,
+        )
+        return found if graph.splits is None else found.with_splits(graph.splits)
+
+    return with_types
+
+
 @pytest.fixture
 def small_members(small_graph: Graph) -> dict[str, tuple[SavedModel, Fitted]]:
     """HP-GMN, an MLP and LINKX, trained for a few epochs on splits 1 and 0 with two seeds each."""

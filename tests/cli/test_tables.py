@@ -251,3 +251,38 @@ def test_tables_without_attributes_or_edges_are_trained(train, hpgmn, folder):
     alone = train(folder, out="alone")
     assert alone.code == 0, alone.err
     assert "has no edges; only the attributes can help." in alone.err
+
+
+def test_a_missing_label_option_is_suggested(hpgmn, tmp_path):
+    (tmp_path / "bank").mkdir()
+    (tmp_path / "bank/nodes.csv").write_text("id,fraud\na,yes\nb,no\nc,\n")
+    (tmp_path / "bank/edges.csv").write_text("source,target\na,b\nb,c\n")
+    answer = hpgmn("train", tmp_path / "bank")
+    assert answer.code == 2
+    assert "(--label fraud)" in answer.err
+
+
+def test_options_are_checked_before_tables_are_read(hpgmn):
+    for options, remedy in (
+        (("--seeds", "0"), "--seeds 1"),
+        (("--splits", "x"), "--splits"),
+        (("--metric", "acuracy"), "accuracy"),
+        (("--single", "--no-portfolio"), "--no-portfolio"),
+    ):
+        answer = hpgmn("train", "no-such-folder", *options)
+        assert answer.code == 2
+        assert remedy in answer.err
+        assert "no-such-folder" not in answer.err
+
+
+def test_a_remedy_names_no_option_that_the_command_lacks():
+    from hpgmn.base.errors import HPGMNError, Remedy
+    from hpgmn.cli.options import COLUMN_FLAGS
+
+    assert {"--weight", "--directed", "--split-column", "--drop", "--edge-type"} <= COLUMN_FLAGS
+    assert all(flag.startswith("--") for flag in COLUMN_FLAGS)
+    without = Remedy("Leave it out", option="drop", value=["x"])
+    error = HPGMNError("It is text.", Remedy("Convert it") | without)
+    assert error.render(cli=True) == "It is text. Convert it, or leave it out (--drop x)."
+    assert error.render(cli=True, without={"--drop"}) == "It is text. Convert it."
+    assert HPGMNError("It.", without).render(cli=True, without={"--drop"}) == "It. Leave it out."

@@ -21,7 +21,7 @@ from hpgmn.explain.columns import (
     column_statistics,
     sum_by_statistic,
 )
-from hpgmn.explain.explanation import STATISTICS
+from hpgmn.explain.descriptions import STATISTICS
 from hpgmn.explain.node import main_reasons
 from hpgmn.explain.replicas import open_replicas
 from hpgmn.graph.graph import Graph

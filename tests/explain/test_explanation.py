@@ -117,6 +117,7 @@ def test_values_survive_json_and_cannot_be_changed():
         "counts_as": "staff",
         "is_known": True,
         "support": 0.123,
+        "edge_types": [],
     }
     assert read["patterns"][0]["neighborhood"]["out"]["staff"] == 0.8
     assert read["without"]["prediction"] == "student"

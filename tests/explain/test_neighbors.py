@@ -44,6 +44,8 @@ def cut(graph, node, gone):
         graph.edge_index[:, kept],
         graph.y,
         edge_weight=weights,
+        edge_type=None if graph.edge_type is None else graph.edge_type[kept],
+        edge_type_names=graph.edge_type_names,
         directed=graph.directed,
         node_ids=graph.node_ids,
     )
@@ -373,6 +375,27 @@ def compare(opened, columns=None, tolerance=1e-5):
 def test_every_statistic_in_every_mode(named_graph, fit, neighbors, statistics):
     saved = fit(named_graph, neighbors=neighbors, statistics=statistics)
     assert compare(open_replicas(saved, named_graph)[0]) > 25
+
+
+@pytest.mark.parametrize("neighbors", ["out", "both"])
+def test_statistics_by_type(named_graph, typed, fit, neighbors):
+    graph = typed(named_graph)
+    saved = fit(graph, neighbors=neighbors, statistics=("class_counts", "class_means"))
+    assert compare(open_replicas(saved, graph)[0]) > 25
+
+
+@pytest.mark.parametrize("statistics", [("class_counts", "class_means"), ("message_passing",)])
+def test_support_on_types_is_the_probability_with_minus_without(
+    small_graph, typed, fit, statistics
+):
+    graph = typed(small_graph)
+    replicas = open_replicas(fit(graph, seeds=2, statistics=statistics), graph)
+    label = int(mean_probabilities(replicas)[4].argmax())
+    support = neighbor_support(replicas, 4, label)
+    whole = mean_probabilities(replicas)[4, label]
+    for other, value in zip(support.neighbors.tolist(), support.support, strict=True):
+        expected = whole - recomputed_mean(replicas, 4, [other])[label]
+        assert value == pytest.approx(expected, abs=1e-5)
 
 
 @pytest.mark.slow

@@ -156,3 +156,22 @@ def test_nodes_of_another_graph(named_graph, fit, predicted):
     expected = predicted(saved, other)[2]
     assert list(result.probabilities.values()) == pytest.approx(expected, abs=1e-6)
     assert list(result.probabilities) == ["student", "faculty", "staff"]
+
+
+def test_neighbours_and_statistics_name_edge_types(named_graph, typed, fit):
+    graph = typed(named_graph)
+    chosen = ("attributes", "class_counts", "message_passing")
+    found = explain_node(fit(graph, statistics=chosen), graph, "account-4")
+    types = [f"class_counts ({name})" for name in graph.edge_type_names]
+    assert set(found.statistics) == {"attributes", *types, "message_passing"}
+    assert "how many neighbours of each class it has (card)" in str(found)
+    assert found.neighbors
+    pairs = list(zip(*graph.edge_index.tolist(), graph.edge_type.tolist(), strict=True))
+    for neighbor in found.neighbors:
+        other = find_node(graph, neighbor.node)
+        own = {kind for *ends, kind in pairs if set(ends) == {4, other}}
+        assert neighbor.edge_types == tuple(graph.edge_type_names[kind] for kind in sorted(own))
+        assert f"{neighbor.node} ({', '.join(neighbor.edge_types)}), " in str(found)
+    every = ("attributes", "class_counts", "class_means", "adjacency", "diffusion")
+    many = explain_node(fit(graph, statistics=every), graph, "account-4")
+    assert set(many.statistics) == set(every)  # too many subsets

@@ -73,6 +73,7 @@ def test_what_pyg_lacks_is_to_be_brought():
     brought = {name for name, dataset in DATASETS.items() if dataset.download is None}
     assert brought == {
         *("cornell", "crocodile", "chameleon-filtered", "squirrel-filtered"),
+        *("chameleon-traffic", "squirrel-traffic"),
         *("twitch-gamers", "arxiv-year", "snap-patents", "pokec"),
     }
 
@@ -401,7 +402,9 @@ def test_keywords_say_what_the_columns_are(people):
 
 
 def test_messages_name_keywords(people):
-    with pytest.raises(GraphError, match=r"no column for the id .* who, kind.*\(id=\.\.\.\)"):
+    with pytest.raises(
+        GraphError, match=r"column for the id .* who, kind.*\(id=\.\.\.\).*\(target"
+    ):
         hpgmn.load(people)
     with pytest.raises(SettingError, match=r"drop takes a list of names\. Pass \['age'\]"):
         hpgmn.load(people, drop="age")

@@ -556,3 +556,43 @@ def test_the_size_estimate_covers_what_a_pass_stores(
     )
     parameters, per_node = MODELS["hpgmn"].floats(small_graph, settings)
     assert size / 2 < 4 * (parameters + per_node * small_graph.num_nodes)
+
+
+def opposite_types(seed, num_nodes=300, degree=8):
+    """Edges of type 0 join equal classes, those of type 1 different ones; attributes say little."""
+    random = np.random.default_rng(seed)
+    y = random.integers(0, 2, num_nodes)
+    sources = np.repeat(np.arange(num_nodes), 2 * degree)
+    types = np.tile(np.repeat([0, 1], degree), num_nodes)
+    targets = [
+        random.choice(np.flatnonzero((y == y[source]) == (kind == 0)))
+        for source, kind in zip(sources, types, strict=True)
+    ]
+    x = random.normal(size=(num_nodes, 3)) + 0.3 * (2 * y - 1)[:, None]
+    part = random.permutation(num_nodes) % 3
+    masks = {"train_mask": part == 0, "val_mask": part == 1, "test_mask": part == 2}
+    return Graph(x, [sources, targets], y, edge_type=types, **masks)
+
+
+@pytest.mark.parametrize("statistics", [("class_counts",), ("message_passing",)])
+def test_what_only_types_tell_is_learned_with_them_alone(statistics):
+    graph = opposite_types(0)
+    split = graph.split(0)
+    accuracy = {}
+    for types in ("separate", "merged"):
+        settings = HPGMNSettings(
+            statistics=statistics,
+            edge_types=types,
+            neighbors="out",
+            mp_layers=1,
+            hidden_dim=8,
+            num_patterns=4,
+            epochs=80,
+            estimator_epochs=30,
+            estimator_hidden=8,
+        )
+        task = make_task(graph, [Replica(0, 0, settings)], [(split.train, split.val)], "cpu")
+        found = logits(task, MODELS["hpgmn"], train(task, MODELS["hpgmn"]).done)[0].argmax(dim=-1)
+        accuracy[types] = float((found.numpy() == graph.y)[split.test].mean())
+    assert accuracy["separate"] > 0.9
+    assert accuracy["merged"] < 0.75

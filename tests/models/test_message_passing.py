@@ -12,6 +12,7 @@ import torch
 
 from hpgmn.base.errors import SettingError
 from hpgmn.base.randomness import DropRate, Noise, stable_key
+from hpgmn.base.sparse import transition
 from hpgmn.graph import Graph
 from hpgmn.graph.files import read_graph, write_graph
 from hpgmn.models import MODELS
@@ -266,3 +267,44 @@ def test_new_nodes_pass_messages_too(wild_graph):
     expected = slowly(grown, TINY, "in", stage.model.encode["message_passing"], 0)
     query = stage.model.query(stage.inputs)[0].double()
     torch.testing.assert_close(query, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_each_type_has_its_matrix_and_weights(wild_graph, typed):
+    graph = typed(wild_graph)
+    statistic = links(graph, TINY, TINY)["message_passing"]
+    model = MessagePassing(2, graph.num_features, replace(TINY, mp_layers=1), num_types=3)
+    initialise(model, torch.tensor([1, 2]))
+    zero = DropRate([0.0] * 2)
+    found = model.layers[0](statistic, statistic)
+    near, own = model.layers[0].near, model.layers[0].own
+    x = torch.from_numpy(graph.x)
+    for replica in range(2):
+        expected = x @ own[replica]
+        for number in range(3):
+            matrix = transition(graph.adjacency("out", number), "symmetric").toarray()
+            expected = expected + torch.from_numpy(matrix) @ x @ near[replica].chunk(3, 1)[number]
+        torch.testing.assert_close(found[replica], expected, rtol=1e-4, atol=1e-5)
+    merged = links(graph, replace(TINY, edge_types="merged"))["message_passing"]
+    assert (statistic.num_matrices, merged.num_matrices) == (3, 1)
+    assert model(statistic, zero, zero, None, "mp").shape == (2, 23, 4)
+
+
+def test_messages_of_one_type_are_those_without_types(wild_graph):
+    ones = np.zeros(wild_graph.num_listed_edges, np.int64)
+    graph = Graph(wild_graph.x, wild_graph.edge_index, wild_graph.y, edge_type=ones)
+    assert wild_graph.splits is not None
+    graph = graph.with_splits(wild_graph.splits)
+    typed_done, done = (train(task_of(one, TINY), ENTRY).done for one in (graph, wild_graph))
+    for name, value in done["main"].items():
+        torch.testing.assert_close(typed_done["main"][name], value)
+
+
+@pytest.mark.parametrize("neighbors", ["out", "both"])
+def test_a_replica_on_types_alone_equals_itself_among_others(wild_graph, typed, neighbors):
+    settings = replace(BESIDE, neighbors=neighbors)
+    graph = typed(wild_graph)
+    together, alone = (task_of(graph, settings, seeds) for seeds in ((0, 1, 2), (1,)))
+    all_of_them, single = train(together, ENTRY), train(alone, ENTRY)
+    assert sum("_type" in name for name in single.done["main"]) > 0
+    for name, value in single.done["main"].items():
+        torch.testing.assert_close(all_of_them.done["main"][name][1], value[0])

@@ -86,7 +86,7 @@ def of_graphs():
     graph = small()
     assert graph.splits is not None
     masks = [getattr(graph.splits, part) for part in ("train", "val", "test")]
-    plain = random_splits(graph.y, count=3)
+    plain = random_splits(graph.y, count=3, stratified=False)
     even = random_splits(graph.y, count=2, stratified=True, first_seed=4)
     measures = dataclasses.asdict(homophily(graph))
     return {

@@ -418,3 +418,41 @@ def test_a_phone_scrolls_wide_tables_not_the_page(page):
         "all => all.filter(one => one.scrollWidth > one.clientWidth).length"
     )
     assert wider > 0
+
+
+# Figures
+
+COLLISIONS = """svgs => svgs.flatMap(svg => {
+  const frame = svg.getBoundingClientRect();
+  const texts = [...svg.querySelectorAll("text")]
+    .map(one => [one.textContent, one.getBoundingClientRect()]);
+  const outside = texts.filter(([, box]) =>
+    box.left < frame.left - 1 || box.right > frame.right + 1);
+  const pairs = texts.flatMap(([first, a], at) => texts.slice(at + 1).filter(([, b]) =>
+    Math.min(a.right, b.right) - Math.max(a.left, b.left) > 1
+    && Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top) > 3)
+    .map(([second]) => [first, second]));
+  return [...outside.map(([text]) => [text, "outside"]), ...pairs];
+})"""
+
+
+def test_texts_of_figures_do_not_collide(page):
+    figures = page.locator("main figure > svg")
+    assert figures.count() > 8
+    assert figures.evaluate_all(COLLISIONS) == []
+
+
+@pytest.mark.parametrize("attention", [1.0, 0.021, 0.00012345])
+def test_ticks_of_attention_do_not_collide(browser, make_understanding, attention):
+    from hpgmn.report.model_plots import pattern_heatmap
+
+    patterns = make_understanding(num_patterns=12)["patterns"]
+    for place, row in enumerate(patterns):
+        row["attention"] = attention * (1 - 0.01 * place)
+    page = browser.new_page()
+    svg = pattern_heatmap(patterns, ["course", "faculty", "student"], {}, 12, "patterns")
+    page.set_content(f"<style>text {{ font-family: sans-serif !important; }}</style>{svg}")
+    figure = page.locator("svg")
+    assert figure.evaluate_all(COLLISIONS) == []
+    assert "0%" in figure.locator("text").all_text_contents()
+    page.close()

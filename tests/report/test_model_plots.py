@@ -74,13 +74,23 @@ def test_map_numbers_the_used_patterns(make_understanding):
     shown = words(plots.memory_map(content["map"], content["class_names"], used, "map"))
     assert shown.count("40") == 1
     assert "10" not in shown  # the 31st
-    assert "unused or redundant, or less used" in shown
+    assert "unused, redundant, less used" in shown
     content = make_understanding()
     shown = words(plots.memory_map(content["map"], content["class_names"], [0, 1, 4, 5], "map"))
     assert {"0", "1", "4", "5"} <= set(shown)
-    assert "unused or redundant" in shown
+    assert "unused, redundant, less used" in shown
     shown = words(plots.memory_map(content["map"], content["class_names"], range(6), "map"))
-    assert "unused or redundant" not in shown
+    assert "unused, redundant, less used" not in shown
+
+
+def test_map_numbers_no_pattern_over_a_more_used_one(make_understanding):
+    content = make_understanding()
+    content["map"]["patterns"] = [[1.0, 0.0], [0.0, 1.0], [1.0, 0.001], [0.0, 0.999]] + [[0, 0]] * 2
+    used = [2, 1, 0, 3]
+    shown = plots.memory_map(content["map"], content["class_names"], used, "map")
+    assert "6 patterns, 2 of them numbered" in label(shown)
+    assert {"1", "2"} <= set(words(shown))
+    assert not {"0", "3"} & set(words(shown))
 
 
 def test_heatmap_and_map_merge_and_cut_classes(make_understanding):

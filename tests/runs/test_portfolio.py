@@ -191,3 +191,13 @@ def test_a_named_member_is_that_of_the_size_of_the_graph(ring, monkeypatch):
     large = portfolio_members(is_large=True)
     names = [member.name for member in large]
     assert selected_members({"members": names}, ring(12), "ring")[0] == large
+
+
+def test_on_types_one_member_merges_them(ring, typed):
+    members, note = members_for(typed(ring(12)))
+    assert note is None
+    extra = [member for member in members if member not in portfolio_members()]
+    assert [member.settings["edge_types"] for member in extra] == ["merged"]
+    assert [member for member in members if member not in extra] == list(portfolio_members())
+    twin = members[members.index(extra[0]) - 1]
+    assert extra[0].settings == twin.settings | {"edge_types": "merged"}

@@ -340,3 +340,14 @@ def test_the_manifest_says_where_the_graph_is(tmp_path, make_graph, monkeypatch)
         assert (again.reused, again.shards.source) == (again.units, "name")
     monkeypatch.setattr("hpgmn.shards.build.COUNTED_EDGES", 10)
     assert note_origin(out, "name", graph).about["num_edges"] is None
+
+
+def test_edge_types_must_be_merged(tmp_path, make_graph, typed):
+    graph = typed(make_graph())
+    write_graph(graph, tmp_path / "one.graph")
+    for source in (graph, tmp_path / "one.graph"):
+        with pytest.raises(SettingError, match="row shards read all edges") as caught:
+            shard(source, tmp_path / "shards", graph.y, SMALL, ranges=2)
+        assert (caught.value.remedy.setting, caught.value.remedy.value) == ("edge_types", "merged")
+    merged = dataclasses.replace(SMALL, edge_types="merged")
+    shard(tmp_path / "one.graph", tmp_path / "shards", graph.y, merged, ranges=2)

@@ -49,7 +49,7 @@ def means_form_of(graph, monkeypatch, free=math.inf, device=CPU, **changes):
         2,
         settings,
         device,
-        sketched=ClassMeans.is_sketched(graph, settings),
+        sketched=ClassMeans.is_sketched(graph, settings, graph.num_classes),
     )
 
 
@@ -244,7 +244,7 @@ CHANGED: dict[str, Any] = {
 
 def test_every_setting_changes_a_key():
     """A new setting must be added here and declared by the statistic that reads it."""
-    structural = {"statistics", "neighbors"}  # which statistics, and the mode of each key
+    structural = {"statistics", "neighbors", "edge_types"}  # which statistics, the modes in keys
     structural |= {"mp_normalization", "mp_residual"}  # in the key of the propagation
     assert {info.name for info in fields(StatisticsSettings)} - structural == set(CHANGED)
     plain = StatisticsSettings()

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
+import hypothesis
 import numpy as np
 import pytest
 import scipy.linalg
@@ -721,3 +722,53 @@ print(sorted(name for name in sys.modules if name.startswith(rare)))
     )
     modules = ("definitions", "labelwise", "local", "operators", "settings")
     assert done.stdout.strip() == str([f"hpgmn.statistics.{name}" for name in modules])
+
+
+@hypothesis.settings(max_examples=20)
+@given(case=cases(), settings=settings_of, data=st.data())
+def test_statistics_by_type_are_those_of_the_types_edges(assert_acts_like, case, settings, data):
+    count = len(case.edges)
+    types = data.draw(st.lists(st.integers(0, 2), min_size=count, max_size=count))
+    plain = case.graph()
+    graph = Graph(
+        plain.x,
+        plain.edge_index,
+        edge_weight=plain.edge_weight,
+        edge_type=types,
+        edge_type_names=["card", "cash", "wire"],
+        directed=case.directed,
+    )
+    settings = replace(settings, statistics=("attributes", "class_counts", "class_means", "hops"))
+    built = LocalStatistics(graph).build(case.labels, NUM_CLASSES, [settings] * 2)
+    assert list(built) == statistic_names(settings, 3)
+    assert len(built) == 1 + (2 if settings.neighbors == "both" else 1) * 7
+    for name, statistic in built.items():
+        mode = settings.neighbors
+        if mode == "both":
+            mode = "in" if "_in" in name else "out"
+        edges = case.edges
+        if "_type" in name:
+            pairs = zip(case.edges, types, strict=True)
+            edges = [edge for edge, kind in pairs if name.endswith(f"_type{kind}")]
+        matrices = expected(case._replace(edges=edges), base_name(name), mode, settings)
+        assert_acts_like(statistic, matrices, rtol=1e-4, atol=2e-5)
+    merged = LocalStatistics(graph).build(
+        case.labels, NUM_CLASSES, [replace(settings, edge_types="merged")] * 2
+    )
+    assert list(merged) == statistic_names(settings)
+
+
+@pytest.mark.parametrize("neighbors", ["out", "in", "undirected"])
+def test_counts_of_the_types_add_up_to_those_of_all_edges(small_graph, neighbors):
+    pairs = [tuple(sorted(edge)) for edge in small_graph.edge_index.T.tolist()]
+    types = [first % 2 for first, _ in pairs]  # one for each pair of nodes
+    typed = Graph(small_graph.x, small_graph.edge_index, small_graph.y, edge_type=types)
+    settings = replace(
+        PLAIN, statistics=("class_counts",), neighbors=neighbors, class_counts_scaling="raw"
+    )
+    labels, nodes = small_graph.y[None], torch.arange(18)
+    by_type = LocalStatistics(typed).build(labels, 3, [settings])
+    merged = LocalStatistics(small_graph).build(labels, 3, [settings])["class_counts"]
+    total = sum(statistic.rows(nodes) for statistic in by_type.values())
+    assert len(by_type) == 2
+    torch.testing.assert_close(total, merged.rows(nodes))

@@ -193,9 +193,26 @@ def test_errors_name_the_fact_and_the_option(write_tables, case):
 def test_options_are_spelt_for_their_reader(write_tables):
     with pytest.raises(HPGMNError) as caught:
         open_tables(write_tables("csv"), Columns(split="zzz"))
-    assert "Did you mean 'split'? Choose from: id, age, " in str(caught.value)
+    assert "its columns are id, age, " in str(caught.value)
     assert str(caught.value).endswith('(split="split").')
     assert caught.value.render(cli=True).endswith("(--split-column split).")
+
+
+def test_all_missing_columns_are_reported_at_once(write_tables):
+    folder = write_tables("csv", edges={"source": None, "payer": list("abcd")})
+    wrong = Columns(id="ids", label="lable", drop=("agee", "zzz"), edge_drop=("x",))
+    with pytest.raises(HPGMNError) as caught:
+        open_tables(folder, wrong)
+    for name in ("'ids'", "'lable'", "'agee'", "'zzz'", "'x'", "for the source"):
+        assert name in caught.value.message
+    rendered = caught.value.render(cli=True)
+    for remedy in (
+        "--id id",
+        "--label label",
+        "--drop age",
+        "and name another column (--edge-drop",
+    ):
+        assert remedy in rendered
 
 
 @pytest.mark.parametrize(
@@ -214,7 +231,7 @@ def test_columns_of_other_types_are_no_attributes(write_tables, values, message)
 
 def test_long_lists_of_columns_are_cut(write_tables):
     folder = write_tables("csv", {f"a{place}": [1] * 4 for place in range(40)})
-    with pytest.raises(HPGMNError, match=r"Choose from: id, age, .*, a14 and 25 more "):
+    with pytest.raises(HPGMNError, match=r"columns are id, age, .*, a14 and 25 more\. "):
         open_tables(folder, Columns(id="zzz"))
 
 

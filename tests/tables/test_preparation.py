@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from hpgmn.base.errors import HPGMNError
-from hpgmn.tables.preparation import Preparation, fit
+from hpgmn.tables.preparation import Preparation, fit, likely_label
 from hpgmn.tables.sources import MemoryTable, open_table
 
 
@@ -130,3 +130,20 @@ def test_the_order_of_rows_does_not_matter():
     first, second = Fitted(columns), Fitted(shuffled)
     assert first.preparation == second.preparation
     np.testing.assert_array_equal(first.x[order], second.x)
+
+
+@pytest.mark.parametrize(
+    ("columns", "label"),
+    [
+        ({"fraud": ["yes", "no", None, "no"]}, "fraud"),
+        ({"isFraud": [1, 0, 1, 0]}, "isFraud"),
+        ({"town": ["x", None, "y", "x"], "churn_flag": [1, 0, 1, 0]}, "churn_flag"),
+        ({"town": ["x", None, "y", "x"]}, "town"),
+        ({"town": ["x", "y", "y", "x"], "age": [1.5, None, 3, 4]}, None),
+        ({"robots": ["x", "y", "y", "x"]}, None),
+    ],
+)
+def test_a_column_that_may_be_the_label_is_found(columns, label):
+    table = memory_table({"id": list("abcd"), **columns})
+    preparation, _ = fit(table, list(columns), [], lambda line: None)
+    assert likely_label(preparation.as_dict()) == label

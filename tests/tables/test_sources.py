@@ -9,7 +9,8 @@ import pytest
 
 from hpgmn.base.errors import GraphError
 from hpgmn.tables import sources
-from hpgmn.tables.sources import NATIVE, NUMBER, TEXT, CsvTable, MemoryTable, open_table
+from hpgmn.tables.memory import memory_table
+from hpgmn.tables.sources import NATIVE, NUMBER, TEXT, CsvTable, MemoryTable, as_numbers, open_table
 
 EDGE_NAMES = (("source", "from"), ("target", "to"), ("weight",))
 Write = Callable[..., Path]
@@ -223,3 +224,21 @@ def test_text_in_memory_has_the_type_of_a_file():
     assert text.column(0).to_pylist() == ["1", "", None]
     assert not table.has_integers("number")
     assert MemoryTable(pa.table({"a": [1]}), "t").has_integers("a")
+
+
+@pytest.mark.parametrize("in_memory", [False, True])
+def test_integers_with_leading_zeros_are_text_that_can_still_be_read_as_numbers(
+    tmp_path, in_memory
+):
+    codes, counts = ["04109", "", "80331"], ["4109", "0", "80331"]
+    if in_memory:
+        table = memory_table({"code": codes, "count": counts}, "nodes")
+    else:
+        rows = "".join(f"{code},{count}\n" for code, count in zip(codes, counts, strict=True))
+        (tmp_path / "nodes.csv").write_text(f"code,count\n{rows}")
+        table = open_table(tmp_path / "nodes.csv")
+    assert table.types == {"code": pa.string(), "count": pa.int64()}
+    assert table.holds_numbers("code")
+    assert [batch.column(0).to_pylist() for batch in table.batches({"code": TEXT})] == [codes]
+    [batch] = table.batches({"code": NUMBER})
+    assert as_numbers(batch.column(0))[[0, 2]].tolist() == [4109, 80331]

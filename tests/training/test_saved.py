@@ -11,7 +11,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 from hpgmn.base.calibration import Calibrator, fit_temperature, from_temperatures
-from hpgmn.base.errors import HPGMNError
+from hpgmn.base.errors import GraphError, HPGMNError
 from hpgmn.base.files import RUN_FORMAT, _tensor_checksum
 from hpgmn.base.settings import make_settings
 from hpgmn.graph import Graph
@@ -380,3 +380,38 @@ def test_too_few_calibrations_are_told(saved, kind):
     rewrite(saved, about | {"checksum": _tensor_checksum(tensors, about)})
     with pytest.raises(HPGMNError, match=r"damaged or not an hpgmn file \(.* for 2 runs"):
         SavedModel.read(saved)
+
+
+TYPED = ("attributes", "class_counts", "class_means", "message_passing")
+
+
+def named(graph):
+    ids = [f"n{node}" for node in range(graph.num_nodes)]
+    return Graph(graph.x, graph.edge_index, graph.y, node_ids=ids).with_splits(graph.splits)
+
+
+def test_a_model_of_types_predicts_the_same_after_reading(small_graph, typed, tmp_path):
+    graph = typed(named(small_graph))
+    model, fitted = trained(graph, replace(TINY, statistics=TYPED, neighbors="both"))
+    model.write(tmp_path / "model.safetensors")
+    again = SavedModel.read(tmp_path / "model.safetensors")
+    torch.testing.assert_close(again.logits(graph), fitted.logits)
+    names = ["wire", "card", "cash"]  # another order, as another table may have
+    types = np.array([1, 2, 0])[graph.edge_type]
+    parts = {"node_ids": graph.node_ids, "edge_type": types}
+    other = Graph(graph.x, graph.edge_index, edge_type_names=names, **parts)
+    torch.testing.assert_close(again.logits(other), fitted.logits)
+    with pytest.raises(GraphError, match="have no types"):
+        again.logits(named(small_graph))
+    swapped = Graph(graph.x, graph.edge_index, edge_type_names=sorted(names), **parts)
+    assert not torch.allclose(again.logits(swapped), fitted.logits, atol=1e-3)
+
+
+def test_a_model_without_types_reads_all_edges_of_a_graph_with_types(small_graph, typed):
+    plain = named(small_graph)
+    model, fitted = trained(plain, replace(TINY, statistics=TYPED))
+    graph = typed(plain)
+    torch.testing.assert_close(model.logits(graph), fitted.logits)
+    merged, merged_fit = trained(graph, replace(TINY, statistics=TYPED, edge_types="merged"))
+    torch.testing.assert_close(merged_fit.logits, fitted.logits)
+    torch.testing.assert_close(merged.logits(plain), fitted.logits)

@@ -215,9 +215,9 @@ def test_balanced_weights_are_those_of_the_trainer(tmp_path, shards_writer):
     settings = SETTINGS | {"class_weights": "balanced"}
     task = task_of(rows_of(shards_writer(tmp_path, graph, settings)), settings)
     counts = np.bincount(graph.y[graph.split(0).train], minlength=graph.num_classes)
-    assert task.class_weights is not None
+    assert task.objective.weights is not None
     expected = counts.sum() / (graph.num_classes * counts)
-    assert task.class_weights[0].tolist() == pytest.approx(expected.tolist())
+    assert task.objective.weights[0].tolist() == pytest.approx(expected.tolist())
 
 
 def test_a_saved_training_goes_on_with_the_same_bits(tmp_path, shards_writer, monkeypatch):

@@ -39,7 +39,7 @@ def started(replicas):
 def test_a_stage_begins_with_nothing_found():
     current = started(3)
     assert (current.epoch, current.live) == (0, [0, 1, 2])
-    assert current.best_score.tolist() == [-1, -1, -1]
+    assert current.best_score.tolist() == [-INFINITE] * 3
     assert current.best_loss.tolist() == [INFINITE] * 3
     current.parameters["weight"].zero_()
     assert current.best["weight"].tolist() == [[0, 1], [2, 3], [4, 5]]  # a copy of its own
@@ -51,7 +51,7 @@ def test_the_better_epoch_is_kept_replica_by_replica(live, patience):
     random = torch.Generator().manual_seed(1)
     current = started(4)
     drop_replicas(current, live)
-    best = {r: (-1.0, INFINITE, 0, current.best["weight"][r].tolist()) for r in range(4)}
+    best = {r: (-INFINITE, INFINITE, 0, current.best["weight"][r].tolist()) for r in range(4)}
     for epoch in range(1, 9):
         current.parameters["weight"] += 1
         score = torch.randint(0, 3, (len(live),), generator=random).float()

@@ -36,7 +36,7 @@ def from_temperatures(temperatures: Sequence[float], num_classes: int) -> Array:
     >>> from_temperatures([2.0], 2).tolist()
     [[[0.5, 0.5], [0.0, 0.0], [0.0, 0.0]]]
     """
-    calibration = np.zeros((len(temperatures), 3, num_classes))
+    calibration = np.zeros((len(temperatures), 3, max(num_classes, 1)))  # a target has one column
     calibration[:, 0] = 1 / np.asarray(temperatures, np.float64)[:, None]
     return calibration
 
@@ -78,6 +78,8 @@ class Calibrator:
         return np.stack(rows)
 
     def _fit_replica(self, scores: Array, labels: Array, warn: Callable[[str], None]) -> Array:
+        if scores.shape[1] == 1:  # targets
+            return np.asarray(from_temperatures([1.0], 1)[0])
         temperature = 1.0 if self.method == "none" else fit_temperature(scores, labels)
         calibration = from_temperatures([temperature], scores.shape[1])
         if self.method == "affine" and labels.size and np.isfinite(scores).all():
@@ -168,7 +170,9 @@ def _affine(logits: Tensor, scale: Array, bias: Array) -> Tensor:
 
 
 def calibrated_probabilities(logits: Tensor, calibration: Array) -> Tensor:
-    """Return calibrated probabilities (R, N, C)."""
+    """Return calibrated probabilities (R, N, C); targets, of one column, stay as they are."""
+    if logits.shape[-1] == 1:
+        return logits
     return calibrated_logits(logits, calibration).softmax(dim=-1)
 
 

@@ -50,3 +50,20 @@ def match_types(names: Sequence[str], known: Sequence[str], label: str) -> list[
             Remedy("Rename them") | "Leave out such edges",
         )
     return [known.index(OTHER if name in unknown else name) for name in names]
+
+
+def match_graph_types(graph: Any, known: Sequence[str]) -> list[int]:
+    """Return the number of each edge type of a graph among those of the training graph."""
+    names = graph.edge_type_names
+    if not names:
+        raise GraphError(
+            f"The edges of graph '{graph.name}' have no types, but the model was trained on "
+            f"{list_names(known)}.",
+            Remedy("Name the column of types", option="edge_type", flag="edge-type"),
+        )
+    if names[MAX_TYPES - 1 :] == (OTHER,) and not set(names) <= set(known):
+        raise GraphError(
+            f"Rare edge types of graph '{graph.name}' are merged, but not those of the model.",
+            "Merge the types of both graphs alike",
+        )
+    return match_types(names, known, f"Graph '{graph.name}'")

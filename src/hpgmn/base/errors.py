@@ -11,7 +11,7 @@ import json
 import math
 import re
 import shlex
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -36,8 +36,8 @@ _Error = TypeVar("_Error", bound="HPGMNError")
 class Remedy:
     """What to do about an error: an action, and the option, setting or command that does it.
 
-    Alternatives are joined by ``|``. Without a ``value`` the option is only named; an empty string
-    is a value.
+    Alternatives are joined by ``|``, actions that belong together by ``&``. Without a ``value`` the
+    option is only named; an empty string is a value.
 
     Args:
         action: an imperative phrase, "Name the column of edge weights".
@@ -65,6 +65,7 @@ class Remedy:
     flag: str | None = None
     command: str | None = None
     alternatives: tuple[Remedy, ...] = ()
+    conjunction: str = "or"
 
     def __or__(self, other: Remedy | str) -> Remedy:
         """Add an alternative."""
@@ -72,18 +73,32 @@ class Remedy:
         first = replace(added, alternatives=())
         return replace(self, alternatives=(*self.alternatives, first, *added.alternatives))
 
+    def __and__(self, other: Remedy) -> Remedy:
+        """Add what has to be done, too."""
+        return replace(self | other, conjunction="and")
+
     def __str__(self) -> str:
         """Render for Python."""
         return self.render()
 
-    def render(self, cli: bool = False) -> str:
-        """Return the remedy as a sentence, for Python or for the command line."""
-        first, *others = (
-            remedy._phrase(cli) for remedy in (replace(self, alternatives=()), *self.alternatives)
-        )
+    def render(self, cli: bool = False, without: Container[str] = ()) -> str:
+        """Return the remedy as a sentence, for Python or for the command line.
+
+        Args:
+            without: options that the command lacks, such as "--weight": alternatives that need them
+                are left out, or at least do not name them.
+        """
+        remedies = [replace(self, alternatives=()), *self.alternatives]
+        feasible = [
+            remedy
+            for remedy in remedies
+            if remedy.option is None or re.split("[ /]", remedy._as_option())[0] not in without
+        ]
+        remedies = feasible or [Remedy(remedy.action) for remedy in remedies]
+        first, *others = (remedy._phrase(cli) for remedy in remedies)
         phrases = [first, *(_lower_first(phrase) for phrase in others)]
         if len(phrases) > 1:
-            phrases[-1] = f"or {phrases[-1]}"
+            phrases[-1] = f"{self.conjunction} {phrases[-1]}"
         sentence = ", ".join(phrases)
         return sentence if sentence.endswith(("?", "!")) else f"{sentence}."
 
@@ -173,11 +188,11 @@ class HPGMNError(Exception):
         """Render for Python."""
         return self.render()
 
-    def render(self, cli: bool = False) -> str:
-        """Return message and remedy as one line, for Python or for the command line."""
+    def render(self, cli: bool = False, without: Container[str] = ()) -> str:
+        """Return message and remedy as one line; see :meth:`Remedy.render`."""
         if self.remedy is None:
             return self.message
-        return one_line(f"{self.message} {self.remedy.render(cli)}")
+        return one_line(f"{self.message} {self.remedy.render(cli, without)}")
 
     def prefixed(self: _Error, prefix: str) -> _Error:
         """Return this error with the same remedy and text before its message."""

@@ -19,6 +19,8 @@ from torch.nn import functional
 
 from hpgmn.base.errors import Remedy, SettingError
 from hpgmn.base.sparse import at_least_single
+from hpgmn.base.target_metrics import conformal_quantile as conformal_quantile
+from hpgmn.base.target_metrics import mae, r2, rmse, spearman
 
 Array = NDArray[Any]
 
@@ -179,7 +181,13 @@ METRICS: dict[str, Metric] = {
     "roc_auc": roc_auc,
     "average_precision": average_precision,
 }
-"""Metrics by name; precision@K exists beside them for any K."""
+"""Metrics of classes by name; precision@K exists beside them for any K."""
+
+REGRESSION_METRICS: dict[str, Metric] = {"r2": r2, "rmse": rmse, "mae": mae, "spearman": spearman}
+"""Metrics of targets by name."""
+
+LOWER_IS_BETTER = ("rmse", "mae")
+"""Metrics whose negative selects."""
 
 BALANCED_METRICS = ("balanced_accuracy", "macro_f1")
 """Metrics in which every class counts alike."""
@@ -238,11 +246,35 @@ def metric(name: str, positive: int = 1) -> Metric:
             "Give the number of nodes: precision@50 is the fraction of the rarer class among the "
             "50 most likely nodes",
         )
+    elif name in REGRESSION_METRICS:
+        return REGRESSION_METRICS[name]
     elif name not in METRICS:
-        raise SettingError.unknown("metric", name, [*METRICS, "precision@K"])
+        raise SettingError.unknown("metric", name, [*METRICS, "precision@K", *REGRESSION_METRICS])
     else:
         function = METRICS[name]
     return functools.partial(_swap_classes, function) if positive == 0 else function
+
+
+def selection_metric(name: str, positive: int = 1) -> Metric:
+    """Return the metric that selection maximises: that of the name, or its negative."""
+    function = metric(name, positive)
+    return (lambda *args: -function(*args)) if name in LOWER_IS_BETTER else function
+
+
+def plain_score(name: str, score: float) -> float:
+    """Return the value of a metric, given that of :func:`selection_metric`."""
+    return -score if name in LOWER_IS_BETTER else score
+
+
+def format_score(name: str, score: float, digits: int = 1) -> str:
+    """Format the value of a metric: as a percentage for classes, as a number for targets.
+
+    >>> format_score("accuracy", 0.8125), format_score("r2", 0.8125)
+    ('81.2', '0.812')
+    """
+    if name in REGRESSION_METRICS:
+        return f"{score:.{digits + 2}f}" if abs(score) < 100 else f"{score:.6g}"
+    return f"{100 * score:.{digits}f}"
 
 
 def _swap_classes(function: Metric, logits: Tensor, labels: Tensor, valid: Tensor) -> Tensor:
@@ -253,8 +285,17 @@ def _swap_classes(function: Metric, logits: Tensor, labels: Tensor, valid: Tenso
 
 
 def require_metric(name: str, num_classes: int, graph: str) -> None:
-    """Raise SettingError for a metric that is unknown or undefined for this number of classes."""
+    """Raise SettingError for a metric that is unknown or undefined for this number of classes.
+
+    Targets have no classes.
+    """
     metric(name)
+    if (name in REGRESSION_METRICS) == bool(num_classes):
+        kind, usual = ("classes", "accuracy") if num_classes else ("numbers", "r2")
+        raise SettingError(
+            f"Metric '{name}' is not for {kind}, the labels of {graph}.",
+            Remedy(f"Use {usual}", option="metric", value=usual),
+        )
     if name.startswith("precision@") and num_classes != 2:
         raise SettingError(
             f"Metric '{name}' needs two classes ({graph} has {num_classes}).",
@@ -268,6 +309,11 @@ def require_metric(name: str, num_classes: int, graph: str) -> None:
 
 
 def mean_logits(logits: Tensor) -> Tensor:
-    """Return log-probabilities averaged over seeds in probability space: (R, …, C) to (…, C)."""
+    """Return log-probabilities averaged over seeds in probability space: (R, …, C) to (…, C).
+
+    Targets, of a single column, are averaged themselves.
+    """
+    if logits.shape[-1] == 1:
+        return logits.double().mean(dim=0)
     logs = logits.double().log_softmax(dim=-1)
     return torch.logsumexp(logs, dim=0) - math.log(logits.shape[0])

@@ -80,6 +80,11 @@ class FitSettings:
         "weights of the classes in the loss: none, or inverse to their frequency (balanced)",
         choices=("none", "balanced"),
     )
+    regression_loss: str = setting(
+        "squared",
+        "loss on standardised targets of a regression: squared, or huber, which limits outliers",
+        choices=("squared", "huber"),
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

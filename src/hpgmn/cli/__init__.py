@@ -8,12 +8,14 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import typer
 
 from hpgmn.base.errors import HPGMNError
 from hpgmn.base.files import describe_os_error
 from hpgmn.cli.console import err, set_up_logging
+from hpgmn.cli.options import COLUMN_FLAGS
 
 _INTERRUPTED = 130
 
@@ -77,18 +79,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     0: done; 2: user error; 130: interrupted; any other exception is a bug and propagates (1).
     """
-    set_up_logging()
     words = list(sys.argv[1:] if arguments is None else arguments) or ["--help"]
     command = next((word for word in words if not word.startswith("-")), "")
+    without: set[str] = set()
     try:
-        app = make_app([command] if command in COMMANDS else COMMANDS)
-        result = app(args=words, prog_name="hpgmn", standalone_mode=False)
+        program: Any = typer.main.get_command(
+            make_app([command] if command in COMMANDS else COMMANDS)
+        )
+        if command in COMMANDS:
+            parameters = program.commands[command].params
+            without = COLUMN_FLAGS.difference(*(parameter.opts for parameter in parameters))
+        set_up_logging(without)
+        result = program(args=words, prog_name="hpgmn", standalone_mode=False)
     except HPGMNError as error:
-        return _print_error(error.render(cli=True))
+        return _print_error(error.render(cli=True, without=without))
     except OSError as error:
         if (refusal := describe_os_error(error)) is None:
             raise
-        return _print_error(refusal.render(cli=True))
+        return _print_error(refusal.render(cli=True, without=without))
     except (KeyboardInterrupt, typer.Abort):
         result = _INTERRUPTED
     except typer.Exit as stop:

@@ -8,7 +8,7 @@ import re
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -76,14 +76,17 @@ def print_table(
 class _Lines(logging.Handler):
     """Prints log records on standard error, one unbroken line each, repeated ones once."""
 
-    def __init__(self, level: int) -> None:
+    def __init__(self, level: int, without: Container[str]) -> None:
         super().__init__(level)
+        self._without = without
         self._printed: set[str] = set()
 
     def emit(self, record: logging.LogRecord) -> None:
         if isinstance(record.args, tuple):  # remedies name options here, keywords in Python
             record.args = tuple(
-                value.render(cli=True) if isinstance(value, Remedy | HPGMNError) else value
+                value.render(cli=True, without=self._without)
+                if isinstance(value, Remedy | HPGMNError)
+                else value
                 for value in record.args
             )
         line = f"{record.levelname.capitalize()}: {record.getMessage()}"
@@ -92,10 +95,10 @@ class _Lines(logging.Handler):
             say(line)
 
 
-def set_up_logging() -> None:
-    """Print warnings of the library on standard error, one line each."""
+def set_up_logging(without: Container[str] = ()) -> None:
+    """Print warnings of the library on standard error, without remedies by some options."""
     logger = logging.getLogger("hpgmn")
-    logger.handlers[:] = [_Lines(logging.WARNING)]
+    logger.handlers[:] = [_Lines(logging.WARNING, without)]
     logger.setLevel(logging.INFO)
 
 

@@ -79,7 +79,8 @@ Deterministic: TypeAlias = Annotated[
     typer.Option(
         "--deterministic/--not-deterministic",
         show_default=False,
-        help="Bit-identical results on a GPU, at some cost; a CPU always gives them [no].",
+        help="Bit-identical results on a GPU, at some cost, and a time limit that counts epochs "
+        "instead of seconds; a CPU always computes the same [no].",
     ),
 ]
 Overwrite: TypeAlias = Annotated[bool, typer.Option(help="Replace the run in --out.")]
@@ -187,6 +188,12 @@ _COLUMNS: dict[str, Any] = {
     ],
 }
 """Keyword of ``hpgmn.load`` → its option."""
+
+COLUMN_FLAGS = {
+    str(kind.__metadata__[0].default).partition("/")[0]  # where typer keeps the option's name
+    for kind in _COLUMNS.values()
+}
+"""The options about columns, not all of which every command has."""
 
 
 def column_options(*without: str) -> Callable[[Callable[..., None]], Callable[..., None]]:

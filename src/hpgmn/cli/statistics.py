@@ -28,7 +28,8 @@ def statistics(
 ) -> None:
     """The local statistics of every node as arrays: class_counts, class_means, diffusion.
 
-    With --set neighbors=both there are two of each, such as class_counts_out, class_counts_in.
+    With --set neighbors=both there are two of each, such as class_counts_out, class_counts_in; with
+    edge types one of each, such as class_counts_out_type0.
     """
     import numpy as np
     import torch
@@ -37,7 +38,7 @@ def statistics(
     from hpgmn.graph.datasets import DATASETS, load
     from hpgmn.models import read_config, settings_for
     from hpgmn.models.hpgmn import HPGMNSettings
-    from hpgmn.statistics import LocalStatistics, StatisticsSettings, statistic_names
+    from hpgmn.statistics import LocalStatistics, StatisticsSettings
     from hpgmn.training.trainer import estimate_labels
 
     if labels not in ("true", "estimated"):
@@ -74,7 +75,7 @@ def statistics(
         known[None], classes, [settings], None if shares is None else shares[None]
     )
     nodes = torch.arange(loaded.num_nodes)
-    size = sum(built[name].width for name in statistic_names(settings)) * loaded.num_nodes * 4
+    size = sum(statistic.width for statistic in built.values()) * loaded.num_nodes * 4
     if size > 8 * 2**30:
         raise HPGMNError(
             f"These arrays would take {size / 2**30:.0f} GiB.",
@@ -82,7 +83,7 @@ def statistics(
             "which never builds them.",
         )
     arrays: dict[str, Any] = {
-        name: built[name].rows(nodes).numpy() for name in statistic_names(settings)
+        name: statistic.rows(nodes).numpy() for name, statistic in built.items()
     }
     arrays["labels"] = known
     with atomic_write(out_file) as draft:

@@ -24,8 +24,9 @@ from hpgmn.base.calibration import (
     reliability,
     threshold_for_accuracy,
 )
-from hpgmn.base.metrics import RANKING_METRICS, mean_logits
+from hpgmn.base.metrics import RANKING_METRICS, conformal_quantile, mean_logits
 from hpgmn.base.metrics import metric as metric_of
+from hpgmn.base.tasks import is_known
 from hpgmn.graph import Array
 
 ENSEMBLE = 5
@@ -62,7 +63,7 @@ def scores(
         y: (N,) true labels.
         positive: the positive class of two, see :func:`hpgmn.base.metrics.metric`.
     """
-    labels = torch.from_numpy(y).clamp(min=0)
+    labels = torch.from_numpy(np.where(is_known(y), y, 0))
     function = metric_of(metric, positive)
     values = []
     for run_logits, mask in zip(logits, masks, strict=True):
@@ -107,8 +108,11 @@ def ensemble_scores(
         for offset in range(0, seeds - size + 1, size)
     ]
     # One group at a time: the probabilities of all replicas may take gigabytes.
-    means = [logits[start : start + size].double().softmax(dim=-1).mean(dim=0) for start in first]
-    stacked = torch.stack(means)
+    groups = (logits[start : start + size].double() for start in first)
+    is_regression = logits.shape[-1] == 1
+    stacked = torch.stack(
+        [(group if is_regression else group.softmax(dim=-1)).mean(dim=0) for group in groups]
+    )
     shifts = calibration is not None and calibration[:, 1:].any()
     if shifts or (metric in RANKING_METRICS and stacked.shape[-1] > 2):
         stacked = stacked.log()  # logits again: of two classes any rising function ranks alike
@@ -259,6 +263,43 @@ def class_calibration(probability: Array, is_class: Array) -> dict[str, Any]:
         "chance_error": chance,
         "verdict": verdict,
         "reliability": [asdict(bin_) for bin_ in reliability(probability, is_class)],
+    }
+
+
+INTERVALS = (0.8, 0.95)
+"""Coverages of the prediction intervals of a regression."""
+
+
+def interval_report(
+    values: Tensor, y: Array, calibration: Sequence[Array], test: Sequence[Array], *, seeds: int = 1
+) -> dict[str, Any]:
+    """Return the entry ``intervals`` of ``metrics.json``: half widths, and coverage of test nodes.
+
+    Split conformal prediction: the half width is the quantile of the absolute errors of reserved
+    nodes (:func:`~hpgmn.base.metrics.conformal_quantile`); None where they are too few.
+
+    Args:
+        values: (R, N, 1) predicted targets, the seeds of a split one after the other.
+        y: (N,) targets.
+        calibration: R masks of the reserved nodes.
+        test: R masks.
+    """
+    widths, coverages, counts = [], [], []
+    for start in range(0, len(values), seeds):
+        mean = mean_logits(values[start : start + seeds])[:, 0].numpy()
+        errors = np.abs(mean - y)
+        reserved, tested = calibration[start], test[start]
+        halves = [conformal_quantile(errors[reserved], coverage) for coverage in INTERVALS]
+        widths.append([half if math.isfinite(half) else None for half in halves])
+        counts.append(int(reserved.sum()))
+        if tested.any():
+            coverages.append([float((errors[tested] <= half).mean()) for half in halves])
+    return {
+        "nominal": list(INTERVALS),
+        "half_width": widths,
+        "coverage": coverages,
+        "coverage_mean": np.mean(coverages, axis=0).tolist() if coverages else [],
+        "calibration_nodes": counts,
     }
 
 

@@ -30,7 +30,7 @@ def select_weights(
     rounds: int = ROUNDS,
     bags: int = BAGS,
 ) -> Array:
-    """Return the weights of candidates in an ensemble that averages log-probabilities.
+    """Return the weights of candidates in an ensemble that averages log-probabilities or targets.
 
     Greedy selection with replacement (Caruana et al., ICML 2004): each round adds the candidate
     whose addition has the lowest log loss on the validation nodes. The loss, unlike a score, tells
@@ -38,7 +38,8 @@ def select_weights(
     (docs/decisions/0029-ensembles.md).
 
     Args:
-        log_probabilities: (K, V, C) of K candidates for V validation nodes.
+        log_probabilities: (K, V, C) of K candidates for V validation nodes; or (K, V, 1) targets,
+            whose loss is the squared error.
         labels: (V,) their labels.
         balanced: whether every class counts alike in the loss, as in balanced accuracy.
         rounds: candidates added in one selection.
@@ -50,7 +51,9 @@ def select_weights(
     if balanced:  # as many nodes of each class as the largest has, its own again and again
         labels, nodes = _repeat_rare_classes(labels)
         log_probabilities = log_probabilities[:, torch.from_numpy(nodes)]
-    logs, truth = log_softmax(log_probabilities.float(), dim=-1), torch.from_numpy(labels)
+    logs, truth = log_probabilities, torch.from_numpy(labels)
+    if logs.shape[-1] > 1:  # no targets
+        logs = log_softmax(logs.float(), dim=-1)
     count = len(logs)
     if not bags or count < 3:
         return _greedy(logs, truth, rounds)
@@ -77,22 +80,31 @@ def _not_far_behind(weights: Array, logs: Tensor, labels: Tensor) -> Array:
     losses = []
     for row in weights:
         mixed = torch.tensordot(torch.from_numpy(row).to(logs.dtype), logs, 1)
-        losses.append(cross_entropy(mixed, labels, reduction="none").double().numpy())
+        if mixed.shape[-1] == 1:
+            losses.append(_node_losses(mixed[None], labels)[0].double().numpy())
+        else:
+            losses.append(cross_entropy(mixed, labels, reduction="none").double().numpy())
     per_node = np.stack(losses)
     excess = per_node - per_node[per_node.mean(axis=1).argmin()]
     error = excess.std(axis=1) / math.sqrt(max(len(labels), 1))
     return np.asarray(excess.mean(axis=1) <= FAR_BEHIND * error)
 
 
+def _node_losses(outputs: Tensor, labels: Tensor) -> Tensor:
+    """Return (K, V) log losses of log-probabilities (K, V, C), or squared errors of targets."""
+    if outputs.shape[-1] == 1:
+        return (outputs[..., 0].double() - labels).square()
+    index = labels.expand(len(outputs), -1)[..., None]
+    return outputs.logsumexp(dim=-1) - outputs.gather(-1, index)[..., 0]
+
+
 def _greedy(logs: Tensor, labels: Tensor, rounds: int) -> Array:
     """Return the (K,) weights of one selection: of all rounds up to the best."""
     total, picked = torch.zeros_like(logs[0]), np.zeros(len(logs))
     best, weights = -math.inf, picked
-    index = labels.expand(len(logs), -1)[..., None]
     for size in range(1, rounds + 1):
         means = (total + logs) / size
-        likelihood = means.gather(-1, index)[..., 0] - means.logsumexp(dim=-1)
-        reached = likelihood.double().mean(dim=1)
+        reached = -_node_losses(means, labels).double().mean(dim=1)
         chosen = int(reached.argmax())
         picked[chosen] += 1
         total = total + logs[chosen]

@@ -9,28 +9,8 @@ from html import escape
 from typing import Any
 
 from hpgmn.base.errors import count_noun
+from hpgmn.explain.descriptions import DIRECTIONS, describe_statistic
 
-STATISTICS = {
-    "attributes": "its own attributes",
-    "class_counts": "how many neighbours of each class it has",
-    "class_means": "its neighbours' attributes, class by class",
-    "diffusion": "where random walks from it lead",
-    "adjacency": "which nodes it is linked to",
-    "neighbor_attributes": "its neighbours' mean attributes",
-    "neighbor_class_counts": "the classes two steps away",
-    "neighbor_class_means": "the attributes two steps away, class by class",
-    "degrees": "how many neighbours it has",
-    "neighbor_adjacency": "which nodes its neighbours are linked to",
-    "hops": "the mean attributes some steps away",
-    "message_passing": "messages along its edges",
-}
-"""A description of each statistic."""
-DIRECTIONS = {
-    "out": "their out-neighbours",
-    "in": "their in-neighbours",
-    "undirected": "their neighbours",
-}
-"""A description of the neighbours of several nodes in each neighbour mode."""
 _SHOWN = 8  # rows of a long list in text and HTML; JSON has all
 _SHOWN_COLUMNS = 5
 
@@ -79,12 +59,14 @@ class Neighbor:
         counts_as: its pseudo-label; None if it is unknown.
         is_known: whether that class is its train label.
         support: the predicted class's probability with it minus that without it.
+        edge_types: of the edges between both, if the graph has types.
     """
 
     node: str
     counts_as: str | None
     is_known: bool
     support: float
+    edge_types: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -171,7 +153,7 @@ class Explanation:
         text = f"Node {self.node}: '{self.prediction}' ({100 * probability:.0f} %)."
         positive = [(name, value) for name, value in self.statistics.items() if value > 0]
         if positive:
-            reasons = [f"{STATISTICS[name]} ({value:+.2f})" for name, value in positive[:2]]
+            reasons = [f"{describe_statistic(n)} ({value:+.2f})" for n, value in positive[:2]]
             text += f" Main reasons: {', '.join(reasons)}."
         elif self.statistics:
             text += " No statistic supports it more than that of an average train node."
@@ -186,7 +168,7 @@ class Explanation:
             if self.baseline is not None:
                 start = f"{100 * math.exp(self.baseline):.0f} %"
                 heading = f"Contribution to the log-probability (mean train node: {start})"
-            shares = {STATISTICS[name]: value for name, value in self.statistics.items()}
+            shares = {describe_statistic(name): share for name, share in self.statistics.items()}
             sections.append((heading, _signed_rows(shares)))
         if self.columns:
             largest = sorted(self.columns, key=lambda name: -abs(self.columns[name]))[:_SHOWN]
@@ -287,7 +269,7 @@ class ModelExplanation:
         sections: list[Section] = []
         if self.statistics:
             rows = [
-                (STATISTICS[name].replace("it has", "a node has"), f"{value:.2f}")
+                (describe_statistic(name).replace("it has", "a node has"), f"{value:.2f}")
                 for name, value in self.statistics.items()
             ]
             heading = f"Mean absolute contribution over {self.sampled} nodes"
@@ -449,10 +431,13 @@ def _points(support: float) -> str:
 
 
 def _with_class(neighbor: Neighbor) -> str:
+    name = neighbor.node
+    if neighbor.edge_types:
+        name += f" ({', '.join(neighbor.edge_types)})"
     if neighbor.counts_as is None:
-        return f"{neighbor.node}, class unknown"
+        return f"{name}, class unknown"
     kind = "label" if neighbor.is_known else "pseudo-label"
-    return f"{neighbor.node}, {kind} '{neighbor.counts_as}'"
+    return f"{name}, {kind} '{neighbor.counts_as}'"
 
 
 def _pattern_row(pattern: Pattern) -> tuple[str, str]:

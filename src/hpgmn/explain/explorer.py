@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from hpgmn.explain.explanation import PATTERNS, SHARES_NOTE, STATISTICS
+from hpgmn.explain.descriptions import describe_statistic
+from hpgmn.explain.explanation import PATTERNS, SHARES_NOTE
 from hpgmn.explain.neighbors import (
     EXACT_UP_TO,
     has_diffusion,
@@ -224,7 +225,7 @@ def _shared_data(
         "directed": first.graph.directed,
         "modes": first.neighbor_modes,
         "classes": list(names),
-        "statistics": [[name, STATISTICS[name]] for name in statistics],
+        "statistics": [[name, describe_statistic(name)] for name in statistics],
         "patterns": _patterns(first, probabilities),
         "notes": [SHARES_NOTE, *notes] if statistics else notes,
     }

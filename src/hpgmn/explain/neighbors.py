@@ -4,9 +4,8 @@ HP-GMN recomputes the node's statistics: all edges between the node and a remove
 removed, in both directions; pseudo-labels and the statistics of other nodes stay. Class counts,
 class means, adjacency and neighbour means equal a full recomputation; a diffusion row is recomputed
 on the graph without the edges, with more than :data:`EXACT_UP_TO` neighbours only for the
-:data:`EXACT_FIRST` with the largest effect at a fixed row. Hops and message passing are recomputed
-on the graph without the edges, and other models are run again on it, for up to :data:`RERUNS`
-neighbours.
+:data:`EXACT_FIRST` with the largest effect at a fixed row. Hops, message passing and other models
+are run again on the graph without the edges, for up to :data:`RERUNS` neighbours.
 """
 
 from __future__ import annotations
@@ -215,6 +214,8 @@ def graph_without(graph: Graph, node: int, gone: Array) -> Graph:
         graph.edge_index[:, ~between],
         graph.y,
         edge_weight=None if graph.edge_weight is None else graph.edge_weight[~between],
+        edge_type=None if graph.edge_type is None else graph.edge_type[~between],
+        edge_type_names=graph.edge_type_names,
         directed=graph.directed,
         node_ids=graph.node_ids,
         class_names=graph.class_names,

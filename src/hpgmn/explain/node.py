@@ -17,11 +17,11 @@ from hpgmn.explain.columns import (
     explain_columns,
     sum_by_statistic,
 )
+from hpgmn.explain.descriptions import describe_statistic
 from hpgmn.explain.explanation import (
     COLUMNS_NOTE,
     PATTERNS,
     SHARES_NOTE,
-    STATISTICS,
     ColumnEffect,
     Explanation,
     Neighbor,
@@ -87,7 +87,7 @@ def explain_node(
             for k in most_attended
             if patterns is not None
         ),
-        neighbors=_neighbors(first, support, names),
+        neighbors=_neighbors(first, position, support, names),
         without=_without(graph, support.neighbors[: support.removed], support.without, names),
         turning=None if turned is None else _without(graph, *turned, names),
         notes=(
@@ -143,18 +143,22 @@ def _main_reason(
         return next((f"{effect} ({effect.effect:+.2f})" for effect in supporting), "")
     if columns:
         return next(iter(columns))
-    if best in ("class_counts", "class_means"):
-        return _neighbor_class(replica, node, names) or STATISTICS[best]
-    return STATISTICS[best]
+    base, _, edge_type = best.removesuffix(")").partition(" (")
+    reason = ""
+    if base in ("class_counts", "class_means"):
+        reason = _neighbor_class(replica, node, names, edge_type)
+    return reason or describe_statistic(best)
 
 
-def _neighbor_class(replica: ReplicaView, node: int, names: tuple[str, ...]) -> str:
+def _neighbor_class(replica: ReplicaView, node: int, names: tuple[str, ...], edge_type: str) -> str:
     """Name the class and direction that a node's neighbours have more often than all nodes."""
     labels, classes = replica.labels, len(names)
     usual = np.bincount(labels[labels >= 0], minlength=classes) / max((labels >= 0).sum(), 1)
     gains = {}
+    statistics = replica.task.statistics
+    number = f":{statistics.edge_type_names.index(edge_type)}" if edge_type else ""
     for mode in replica.neighbor_modes:
-        adjacency = replica.task.statistics.adjacency(mode)
+        adjacency = statistics.adjacency(f"{mode}{number}")
         near = labels[adjacency.indices[adjacency.indptr[node] : adjacency.indptr[node + 1]]]
         if (near >= 0).any():
             shares = np.bincount(near[near >= 0], minlength=classes) / (near >= 0).sum()
@@ -163,7 +167,8 @@ def _neighbor_class(replica: ReplicaView, node: int, names: tuple[str, ...]) -> 
     if not gains:
         return ""
     mode, label = max(gains, key=lambda key: gains[key])
-    return f"neighbours of class {names[label]}" + (f" ({mode})" if mode != "undirected" else "")
+    kinds = [part for part in (mode, edge_type) if part and part != "undirected"]
+    return f"neighbours of class {names[label]}" + (f" ({', '.join(kinds)})" if kinds else "")
 
 
 def find_node(graph: Graph, node: Any) -> int:
@@ -227,18 +232,34 @@ def _ranked(values: dict[str, float]) -> dict[str, float]:
 
 
 def _neighbors(
-    replica: ReplicaView, support: Support, names: tuple[str, ...]
+    replica: ReplicaView, node: int, support: Support, names: tuple[str, ...]
 ) -> tuple[Neighbor, ...]:
     labels, known = replica.labels, replica.train_labels
+    types = _edge_types(replica.graph, node)
     return tuple(
         Neighbor(
             node=node_id(replica.graph, int(v)),
             counts_as=names[labels[v]] if labels[v] >= 0 else None,
             is_known=bool(known[v] >= 0),
             support=float(value),
+            edge_types=types.get(int(v), ()),
         )
         for v, value in zip(support.neighbors, support.support, strict=True)
     )
+
+
+def _edge_types(graph: Graph, node: int) -> dict[int, tuple[str, ...]]:
+    """Return the types of the edges between a node and each other one, in both directions."""
+    if graph.edge_type is None:
+        return {}
+    source, target = graph.edge_index
+    edges = np.flatnonzero((source == node) | (target == node))
+    others = np.where(source[edges] == node, target[edges], source[edges])
+    numbers: dict[int, set[int]] = {}
+    for other, number in zip(others.tolist(), graph.edge_type[edges].tolist(), strict=True):
+        numbers.setdefault(other, set()).add(number)
+    names = graph.edge_type_names
+    return {other: tuple(names[n] for n in sorted(types)) for other, types in numbers.items()}
 
 
 def _without(

@@ -27,7 +27,7 @@ from hpgmn.models.memory import MemoryHead, MemoryModel
 from hpgmn.models.stage import ModelEntry, Parameters, TrainingStage, TrainingTask, load_parameters
 from hpgmn.statistics import base_name
 from hpgmn.statistics.labelwise import class_counts, one_hot
-from hpgmn.statistics.settings import mode_of
+from hpgmn.statistics.settings import mode_of, type_of
 from hpgmn.training.on_graph import ModelOnGraph
 from hpgmn.training.saved import SavedModel
 
@@ -36,6 +36,9 @@ REDUNDANT_FROM = 0.95
 
 UNUSED_BELOW = 0.1
 """A pattern is unused if its mean attention is below this part of an even share, 1/K."""
+
+MAX_PLAYERS = 8
+"""Edge types share one Shapley value above this number of statistics: there are 2^S subsets."""
 
 _ROUNDING = 1e-5  # attention that varies by less than this part of its mean is constant
 _BATCH = 65536  # nodes, if the model was trained in batches
@@ -103,8 +106,9 @@ class ReplicaView:
 
     @property
     def neighbor_modes(self) -> list[str]:
-        """The modes in which neighbours are read; models without statistics read all of them."""
-        return list(dict.fromkeys(self.modes.values())) or ["undirected"]
+        """The directions in which neighbours are read; models without statistics read all."""
+        directions = (mode.partition(":")[0] for mode in self.modes.values())
+        return list(dict.fromkeys(directions)) or ["undirected"]
 
     @property
     def reference_nodes(self) -> Array:
@@ -175,7 +179,7 @@ def _open(on_graph: ModelOnGraph, index: int, calibration: Array) -> ReplicaView
         predicted = logits[None].argmax(dim=-1).cpu()
         labels = np.where(train_labels >= 0, train_labels, predicted)
     else:
-        labels, shares = labels_for_statistics(label_logits, train_labels, task.settings)
+        labels, shares = labels_for_statistics(task, label_logits)
     return ReplicaView(
         entry=entry,
         parameters=parameters,
@@ -267,8 +271,23 @@ def shapley_values(values: Array) -> Array:
 
 
 def players(replica: ReplicaView) -> list[str]:
-    """Return the statistics without directions: both directions are one player."""
-    return list(dict.fromkeys(base_name(name) for name in replica.module.names))
+    """Return the statistics without directions: both directions are one player.
+
+    Of few edge types each is a player, such as "class_counts (card)".
+    """
+    return list(dict.fromkeys(_player_of_each(replica)))
+
+
+def _player_of_each(replica: ReplicaView) -> list[str]:
+    """Return the player that each statistic of the model belongs to."""
+    names, types = replica.module.names, replica.task.statistics.edge_type_names
+    bases = [base_name(name) for name in names]
+    numbers = [type_of(name) for name in names]
+    by_type = [
+        base if number is None else f"{base} ({types[number]})"
+        for base, number in zip(bases, numbers, strict=True)
+    ]
+    return by_type if len(set(by_type)) <= MAX_PLAYERS else bases
 
 
 def subset_values(replicas: Sequence[ReplicaView], nodes: Array, labels: Array) -> Array:
@@ -286,7 +305,7 @@ def subset_values(replicas: Sequence[ReplicaView], nodes: Array, labels: Array) 
     present = torch.stack([(subsets >> player) & 1 for player in range(len(names))], dim=1).bool()
     encodings, masks = [replica.encodings(nodes) for replica in replicas], []
     for replica in replicas:  # (2^S, S·D) the components of an encoding in each subset
-        columns = [names.index(base_name(name)) for name in replica.module.names]
+        columns = [names.index(name) for name in _player_of_each(replica)]
         width = replica.baseline.shape[0] // len(columns)
         masks.append(present[:, columns].to(replica.task.device).repeat_interleave(width, dim=1))
     values = []

@@ -17,6 +17,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from hpgmn.base.errors import GraphError, SettingError
+from hpgmn.base.tasks import hide_labels, is_known
 from hpgmn.graph.edges import Array, SortedEdges
 from hpgmn.graph.homophily import node_homophily
 from hpgmn.graph.validation import PARTS
@@ -265,7 +266,9 @@ def _extend(graph: Any, new: TableData, name: str) -> Any:
     larger = type(graph)(
         x,
         edge_index,
-        np.append(graph.y, np.full(count, -1) if new.y is None else new.y),
+        np.append(graph.y, hide_labels(np.zeros(count, graph.y.dtype), False))
+        if new.y is None
+        else np.append(graph.y, new.y),
         edge_weight=weight,
         edge_type=types,
         edge_type_names=graph.edge_type_names,
@@ -314,11 +317,14 @@ def facts_html(title: str, facts: Iterable[tuple[str, Any]]) -> str:
 def to_html(graph: Any) -> str:
     """Render a graph: sizes, class counts, splits and homophily."""
     edges = f"{graph.num_edges:,}, {'directed' if graph.directed else 'undirected'}"
-    counts = np.bincount(graph.y[graph.y >= 0], minlength=graph.num_classes)
+    known = graph.y[is_known(graph.y)]
+    counts = np.bincount([] if graph.is_regression else known, minlength=graph.num_classes)
     classes = [f"{name}: {count:,}" for name, count in zip(graph.class_names, counts, strict=True)]
     if len(classes) > _MAX_CLASSES:
         classes[_MAX_CLASSES:] = [f"and {len(classes) - _MAX_CLASSES:,} more classes"]
-    if num_unlabelled := int((graph.y < 0).sum()):
+    if graph.is_regression and known.size:
+        classes = [f"numbers from {known.min():.4g} to {known.max():.4g}, mean {known.mean():.4g}"]
+    if num_unlabelled := graph.num_nodes - len(known):
         classes.append(f"without a label: {num_unlabelled:,}")
     splits = "none"
     if graph.splits is not None:
@@ -334,7 +340,7 @@ def to_html(graph: Any) -> str:
         ("Edges", f"{edges}{', weighted' if graph.is_weighted else ''}"),
         *((("Edge types", ", ".join(graph.edge_type_names)),) if graph.edge_type_names else ()),
         ("Attributes", f"{graph.num_features:,}{', sparse' * graph.has_sparse_attributes}"),
-        ("Classes", ", ".join(classes)),
+        ("Targets" if graph.is_regression else "Classes", ", ".join(classes)),
         ("Splits", splits),
         ("Node homophily", homophily),
     ]

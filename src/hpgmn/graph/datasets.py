@@ -14,6 +14,7 @@ import numpy as np
 from hpgmn.base.errors import DataNotFoundError, GraphError, HPGMNError, Remedy, SettingError
 from hpgmn.base.files import cache_folder
 from hpgmn.base.parsing import load_yaml
+from hpgmn.base.tasks import is_known
 from hpgmn.graph.edges import Array
 from hpgmn.graph.files import FOLDER_ENDING, graph_name, is_graph_folder, read_graph
 from hpgmn.graph.graph import Graph, Splits, random_splits
@@ -57,7 +58,8 @@ class Dataset:
     Args:
         name: the name in every command, report and file (``<name>.npz``).
         num_edges: edges as the source lists them, self-loops and repeats included.
-        metric: "accuracy" or "roc_auc".
+        num_classes: 0 for a regression.
+        metric: "accuracy", "roc_auc" or "r2".
         source: where the graph comes from.
         homophily: node homophily of the undirected graph, where it was measured.
         download: how to download it; None: the user supplies the file.
@@ -311,7 +313,7 @@ def _protocol_splits(graph: Graph, protocol: Protocol) -> Splits:
             f"Choose from: {', '.join(protocol.graphs)}",
         )
     if protocol.random_splits:
-        return random_splits(graph)
+        return random_splits(graph, stratified=False)
     splits = graph.splits
     if protocol.family is not None:
         splits = graph.alternative_splits.get(protocol.family)
@@ -341,8 +343,9 @@ def _require_parts(graph: Graph, tables: Tables) -> None:
 
 def _with_random_splits(graph: Graph, stratified: bool, log: Callable[[str], None]) -> Graph:
     """Return the graph with ten random splits, or unchanged if it has too few labels."""
-    if np.unique(graph.y[graph.y >= 0]).size < 2:
+    if np.unique(graph.y[is_known(graph.y)]).size < 2:
         return graph
+    stratified = stratified and not graph.is_regression
     try:
         splits = random_splits(graph, stratified=stratified)
     except GraphError as error:  # an error only where splits are needed

@@ -11,7 +11,7 @@ edges are stored sorted, as an adjacency matrix.
 | ``edges_data``, ``edges_places`` (E) | optional: weights; the position of each edge as listed |
 | ``edges_types`` (E) | optional: numbers of edge types |
 | ``directed`` | false: edges are undirected, listed once or twice |
-| ``y`` | (N,) class, -1 unknown; optional |
+| ``y`` | (N,) integers: class, -1 unknown; or floats: target, NaN unknown; optional |
 | ``train_mask``, ``val_mask``, ``test_mask`` | (N, S) booleans, one column for each split |
 | ``<family>_train_mask``, … | a further family of splits, such as ``geom`` |
 | ``edge_weight``, ``edge_type``, ``edge_type_names`` | optional, as in ``Graph`` |
@@ -67,9 +67,9 @@ _EDGES = ("edges_indptr", "edges_indices", "edges_data", "edges_places", "edges_
 _LATER = ("x", "edge_index", "edge_weight", "edge_type", "edge_values")
 # The NumPy kinds that each array may have, and their name in messages.
 _KINDS = {
-    **dict.fromkeys(("x", "x_data", "edges_data", "edge_weight", "edge_values"), _NUMBERS),
+    **dict.fromkeys(("x", "x_data", "edges_data", "edge_weight", "edge_values", "y"), _NUMBERS),
     **dict.fromkeys((*_CSR[:2], "x_shape", *_EDGES[:2], *_EDGES[3:]), _INTEGERS),
-    **dict.fromkeys(("edge_index", "edge_type", "y", "format"), _INTEGERS),
+    **dict.fromkeys(("edge_index", "edge_type", "format"), _INTEGERS),
     **dict.fromkeys((*_NAMES, "name"), _TEXT),
     "preparation": ("u", "the bytes of a JSON object"),
     "directed": _BOOLEANS,

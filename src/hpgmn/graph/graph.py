@@ -16,7 +16,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from hpgmn.base.errors import GraphError, count_noun
-from hpgmn.base.files import digest
+from hpgmn.base.tasks import is_known, is_target
 from hpgmn.graph import validation
 from hpgmn.graph.edges import Array as Array
 from hpgmn.graph.edges import SortedEdges, sorted_csr
@@ -32,11 +32,15 @@ NEIGHBORS = ("out", "in", "undirected", "both")
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """Three disjoint sets of nodes, each a boolean mask of length N."""
+    """Three disjoint sets of nodes, each a boolean mask of length N.
+
+    ``calibration`` is a fourth set, reserved for conformal prediction; None: no node is.
+    """
 
     train: Array
     val: Array
     test: Array
+    calibration: Array | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,7 +81,8 @@ class Graph:
         x: attributes (N, F); anything NumPy understands, or a SciPy or torch sparse matrix.
         edge_index: (2, E); row 0 sources, row 1 targets. Self-loops and repeats may be present.
             Or :class:`SortedEdges` of these nodes, with their weights.
-        y: (N,) class of each node, -1 where unknown; None: all unknown.
+        y: (N,) class of each node, an integer, -1 where unknown; or its target, a float, NaN where
+            unknown. None: all unknown.
         edge_weight: (E,) positive weights; weights of repeated edges are added.
         edge_type: (E,) the number of each edge's type. Of more than eight types the rarer ones
             become one, "other". Edges between two nodes may be of several types.
@@ -247,8 +252,13 @@ class Graph:
         return to_pyg(self)
 
     @property
+    def is_regression(self) -> bool:
+        """Whether labels are numbers to predict instead of classes."""
+        return is_target(self.y)
+
+    @property
     def num_classes(self) -> int:
-        """C, the number of classes, those without a node included."""
+        """C, the number of classes, those without a node included; 0 for targets."""
         return len(self.class_names)
 
     @property
@@ -401,7 +411,7 @@ class Graph:
             count_noun(self.num_nodes, "node"),
             count_noun(self.num_edges, "edge"),
             count_noun(self.num_features, "attribute"),
-            count_noun(self.num_classes, "class"),
+            "targets" if self.is_regression else count_noun(self.num_classes, "class"),
         )
         return f"Graph('{self.name}': {', '.join(sizes)})"
 
@@ -416,20 +426,20 @@ def random_splits(
     graph_or_labels: Any,
     count: int = 10,
     fractions: Sequence[float] = (0.6, 0.2, 0.2),
-    stratified: bool = False,
+    stratified: bool = True,
     first_seed: int = 0,
 ) -> Splits:
     """Draw random splits; split i depends on the labels and ``first_seed + i`` alone.
 
     Split i draws ``numpy.random.default_rng(first_seed + i).permutation`` of the labelled nodes
-    and cuts it at the rounded fractions. Stratified, every class is cut on its own, in the order
-    of the same permutation, and keeps at least one train node.
+    and cuts it at the rounded fractions: every class on its own, with at least one train node, or
+    not stratified all nodes at once.
 
     Args:
         graph_or_labels: a graph, or its labels (N,) with -1 for unknown, which are in no part.
         count: S, the number of splits.
         fractions: shares of train, validation and test; a rest stays unused.
-        stratified: whether each class is divided by the fractions.
+        stratified: whether each class is divided by the fractions; targets have none.
         first_seed: seed of the first split.
 
     >>> splits = random_splits([0, 1, 0, 1, 0, 1, 0, 1, 0, 1, -1], count=2)
@@ -437,6 +447,7 @@ def random_splits(
     [12, 4, 4]
     """
     y = np.asarray(getattr(graph_or_labels, "y", graph_or_labels)).reshape(-1)
+    stratified = stratified and not is_target(y)
     shares = np.asarray(fractions, dtype=float)
     if shares.shape != (3,) or (shares < 0).any() or shares[0] <= 0 or shares.sum() > 1 + 1e-9:
         raise ValueError(
@@ -445,7 +456,7 @@ def random_splits(
         )
     if count < 1:
         raise ValueError(f"count must be at least 1 (got {count})")
-    labelled = np.flatnonzero(y >= 0)
+    labelled = np.flatnonzero(is_known(y))
     masks = np.zeros((3, y.shape[0], count), dtype=bool)
     for split in range(count):
         order = np.random.default_rng(first_seed + split).permutation(labelled)
@@ -472,32 +483,3 @@ def random_splits(
             "Label more nodes or change the fractions",
         )
     return Splits(*masks, is_random=True)
-
-
-def graph_content(graph: Graph, splits: Sequence[int]) -> str:
-    """Return a digest of all that a run reads: attributes, edges, labels, classes, splits."""
-    labels = np.ascontiguousarray(graph.y, np.int64).data
-    masks = [
-        np.packbits(mask).data
-        for split in map(graph.split, splits)
-        for mask in (split.train, split.val, split.test)
-    ]
-    return digest(graph.fingerprint, "\0".join(graph.class_names), labels, *masks)
-
-
-def search_content(graph: Graph, splits: Sequence[int]) -> str:
-    """Return a digest of all that a search reads: no test label is part of it."""
-    labels = [
-        np.where(mask, graph.y, -1).tobytes()
-        for split in map(graph.split, splits)
-        for mask in (split.train, split.val)
-    ]
-    return digest(graph.fingerprint, *labels)
-
-
-def shard_content(graph: Graph) -> str:
-    """Return a digest of all that shards take from a graph in memory."""
-    splits = graph.splits
-    masks = () if splits is None else (splits.train, splits.val, splits.test)
-    contents = [np.ascontiguousarray(mask).tobytes() for mask in masks]
-    return digest(graph.fingerprint, graph.y.tobytes(), *contents)

@@ -97,7 +97,12 @@ def _node_homophily(graph: Any, center: Array, neighbor: Array) -> float:
 
 
 def _labelled_neighbors(graph: Any) -> tuple[Array, Array]:
-    """Return both ends of every edge between labelled nodes, in both directions."""
+    """Return both ends of every edge between labelled nodes, in both directions.
+
+    Targets have no homophily: none are returned.
+    """
+    if graph.is_regression:
+        return np.empty(0, np.int64), np.empty(0, np.int64)
     adjacency = graph.adjacency("undirected")
     center = np.repeat(np.arange(graph.num_nodes), np.diff(adjacency.indptr))
     neighbor = adjacency.indices

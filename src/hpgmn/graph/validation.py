@@ -12,6 +12,7 @@ import scipy.sparse as sp
 
 from hpgmn.base.edge_types import merge_rare_types
 from hpgmn.base.errors import GraphError
+from hpgmn.base.tasks import is_known
 from hpgmn.graph.edges import Array, SortedEdges, sorted_csr
 
 Attributes: TypeAlias = Any
@@ -20,6 +21,7 @@ Attributes: TypeAlias = Any
 PARTS = ("train", "val", "test")
 
 _LARGEST = float(np.finfo(np.float32).max)
+_LARGEST_TARGET = 1e30  # its square is finite in double, and its mean in single precision
 _SMALLEST = float(np.finfo(np.float32).tiny)
 _SURROGATES = (0xD800, 0xDFFF)  # code points that text files cannot hold
 
@@ -226,7 +228,7 @@ def types(
 
 
 def labels(y: Any, num_nodes: int) -> Array:
-    """Return (N,) int64 class numbers, -1 where unknown."""
+    """Return (N,) int64 class numbers, -1 where unknown, or float targets, NaN where unknown."""
     if y is None:
         return np.full(num_nodes, -1, np.int64)
     array = _numeric("y", y).reshape(-1)
@@ -235,10 +237,9 @@ def labels(y: Any, num_nodes: int) -> Array:
             f"y must have one label per node, {num_nodes} (got {array.shape[0]}).",
             "Use -1 for unknown",
         )
+    if array.dtype.kind == "f":
+        return _targets(array)
     numbering = "Number the classes 0, 1, 2, …; use -1 for unknown"
-    node = _first_fraction(array)
-    if node is not None:
-        raise GraphError(f"y must hold integers (got {array[node]} at node {node}).", numbering)
     if array.min(initial=0) < -1:
         node = int(array.argmin())
         raise GraphError(f"y holds {int(array[node])} at node {node}.", numbering)
@@ -250,8 +251,30 @@ def labels(y: Any, num_nodes: int) -> Array:
     return array.astype(np.int64)
 
 
+def _targets(array: Array) -> Array:
+    """Return targets in single or double precision; NaN is unknown."""
+    targets = np.ascontiguousarray(array, np.promote_types(array.dtype, np.float32))
+    if targets.dtype != np.float32:
+        targets = targets.astype(np.float64)
+    wrong = np.isinf(targets) | (np.abs(targets) > _LARGEST_TARGET)
+    if wrong.any():
+        node = int(wrong.argmax())
+        raise GraphError(
+            f"y holds {targets[node]} at node {node}, but targets must be finite.",
+            "Use NaN for unknown, and integers for classes",
+        )
+    return targets
+
+
 def class_names(names: Sequence[str] | Array | None, y: Array) -> tuple[str, ...]:
-    """Return C distinct class names, numbers by default."""
+    """Return C distinct class names, numbers by default; none of targets."""
+    if y.dtype.kind == "f":
+        if names is not None and len(names):
+            raise GraphError(
+                "class_names are given, but y holds targets of type float.",
+                "Pass integers for classes, or no names",
+            )
+        return ()
     return _distinct_names(
         "class_names", names, int(y.max(initial=-1)) + 1, "class", "y has classes"
     )
@@ -362,10 +385,10 @@ def masks(train: Any, val: Any, test: Any, y: Array) -> tuple[Array, Array, Arra
             f"(got {counts[0]}, {counts[1]} and {counts[2]})."
         )
     overlap = (train_mask & val_mask) | (train_mask & test_mask) | (val_mask & test_mask)
-    unlabelled = (train_mask | val_mask | test_mask) & (y < 0)[:, None]
+    unlabelled = (train_mask | val_mask | test_mask) & ~is_known(y)[:, None]
     for wrong, reason, remedy in (
         (overlap, " twice, but train, val and test must not overlap", "Remove it from one of them"),
-        (unlabelled, ", whose label is unknown (-1)", "Remove it"),
+        (unlabelled, ", whose label is unknown", "Remove it"),
     ):
         if wrong.any():
             node, split = divmod(int(wrong.argmax()), wrong.shape[1])

@@ -8,7 +8,7 @@ scores only. ``shipped/paper.yaml`` is a whole configuration.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -20,6 +20,8 @@ from hpgmn.base.parsing import load_yaml
 from hpgmn.base.settings import read_yaml
 
 if TYPE_CHECKING:
+    from hpgmn.base.settings import FitSettings
+    from hpgmn.graph import Graph
     from hpgmn.models.stage import ModelEntry
 
 _SHIPPED = Path(__file__).with_name("shipped")
@@ -42,6 +44,7 @@ _ENTRIES: dict[str, tuple[type, str]] = {
     "first_seed": (int, "a whole number"),
     "refit": (bool, "true or false"),
     "selection": (dict, "a mapping"),
+    "conformal": (bool, "true or false"),
     "made_with": (dict, "a mapping"),
     "format": (int, "a whole number"),
     "version": (str, "a version"),
@@ -127,6 +130,17 @@ def settings_for(graph: str | None = None, model: str = "hpgmn") -> dict[str, An
     sections = _sections(model)
     section = sections.get(graph or "default", sections.get("default", {}))
     return dict(section or {})
+
+
+def task_settings(
+    kind: type[FitSettings], settings: Mapping[str, Any], graph: Graph
+) -> dict[str, Any]:
+    """Return settings in which a regression reads the mean targets of neighbours by default."""
+    info: Any = next((info for info in fields(kind) if info.name == "statistics"), None)
+    if info is None or not graph.is_regression or "statistics" in settings:
+        return dict(settings)
+    usual: tuple[str, ...] = info.default
+    return {**settings, "statistics": (*usual, "target_means")}
 
 
 def has_settings_for(graph: str, model: str = "hpgmn") -> bool:

@@ -298,8 +298,8 @@ def _main(
     name: str, model: type[nn.Module], task: TrainingTask, done: Mapping[str, Parameters]
 ) -> TrainingStage:
     first: CustomSettings = task.settings[0]
-    make = partial(_instantiate, name, model, first, task.graph.num_features, task.num_classes)
-    looped = Looped(name, make, task.num_classes, len(task.replicas))
+    make = partial(_instantiate, name, model, first, task.graph.num_features, task.output_dim)
+    looped = Looped(name, make, task.output_dim, len(task.replicas))
     x = task.graph.x
     dense = x.toarray() if sp.issparse(x) else np.array(x, np.float32)
     edges = task.statistics.adjacency(first.neighbors).tocoo()
@@ -315,7 +315,7 @@ def _main(
 def _floats(
     name: str, model: type[nn.Module], graph: Graph, settings: CustomSettings
 ) -> tuple[int, int]:
-    module = _instantiate(name, model, settings, graph.num_features, graph.num_classes)
+    module = _instantiate(name, model, settings, graph.num_features, graph.num_classes or 1)
     shapes = [parameter.shape for parameter in module.parameters()]
     widths = sum(min(shape) for shape in shapes if len(shape) > 1)
     edges = 2 * graph.num_edges / max(graph.num_nodes, 1)

@@ -25,6 +25,7 @@ from hpgmn.base.settings import (
     setting,
     share_setting,
 )
+from hpgmn.base.tasks import is_known, target_bins, target_scale
 from hpgmn.graph import Array, Graph
 from hpgmn.models.layers import Gate, Output, RowModel, StatisticMLP
 from hpgmn.models.memory import (
@@ -55,6 +56,7 @@ from hpgmn.statistics import (
 )
 from hpgmn.statistics.definitions import ClassMeans, diffusion_is_sketched
 from hpgmn.statistics.labelwise import one_hot
+from hpgmn.statistics.targets import TargetMeans, num_groups
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,6 +91,9 @@ class HPGMNSettings(
     class_counts_dropout: float = dropout_setting(
         0.0, "dropout of whole columns of the class counts"
     )
+    target_means_dropout: float = dropout_setting(
+        0.0, "dropout of whole columns of the mean targets of neighbours"
+    )
     class_means_dropout: float = dropout_setting(0.7, "dropout of whole columns of the class means")
     diffusion_dropout: float = dropout_setting(
         0.6, "dropout of whole columns of the diffusion rows"
@@ -103,6 +108,12 @@ class HPGMNSettings(
     unit_encodings: bool = setting(False, "scale each statistic's encoding to unit length")
     label_confidence: float = share_setting(
         0.0, "a pseudo-label less probable than this is unknown; 1: only train labels are known"
+    )
+    target_bins: int = setting(
+        8,
+        "regression: quantile bins of the train targets, the classes of statistics",
+        low=2,
+        high=64,
     )
     refinement: bool = setting(
         False, "train twice: the first model's predictions are the pseudo-labels of the second"
@@ -140,6 +151,7 @@ class HPGMN(MemoryModel):
         replicas: R, where ``settings`` is a single one.
         device: the device of the dropout rates.
         node_reduction: see :class:`~hpgmn.models.memory.Memory`.
+        num_types: the number of edge types of message passing.
     """
 
     head: MemoryHead
@@ -153,6 +165,7 @@ class HPGMN(MemoryModel):
         replicas: int = 1,
         device: torch.device | str = "cpu",
         node_reduction: NodeReduction = reduce_nodes,
+        num_types: int = 1,
     ) -> None:
         super().__init__()
         if settings is None:
@@ -164,7 +177,7 @@ class HPGMN(MemoryModel):
         layers = [first.hidden_dim] * first.encoder_layers
         self.encode = nn.ModuleDict(
             {
-                name: MessagePassing(len(each), width, first)
+                name: MessagePassing(len(each), width, first, num_types)
                 if base_name(name) == "message_passing"
                 else StatisticMLP(len(each), [width, *layers])
                 for name, width in widths.items()
@@ -318,13 +331,27 @@ def class_shares(
     return shares
 
 
-def labels_for_statistics(
-    logits: Tensor, train_labels: Array, settings: Sequence[Any]
-) -> tuple[Array, Array | None]:
-    """Return the pseudo-labels (R, N) and, with ``soft_counts``, the class shares (R, N, C).
+def labels_for_statistics(task: TrainingTask, logits: Tensor) -> tuple[Array, Array | None]:
+    """Return what label-wise statistics read; training, prediction and explanations use it.
 
-    Training, prediction and explanations all read these.
+    Args:
+        logits: (R, N, C) of the label estimator.
+
+    Returns:
+        The pseudo-labels (R, N) and, with ``soft_counts``, the class shares (R, N, C). For a
+        regression the bins of the targets, and (R, N, 3) what :class:`TargetMeans` averages: the
+        standardised target, known on train nodes and predicted elsewhere, the same with 0 for
+        predicted ones, and whether it is known.
     """
+    train_labels, settings = task.train_labels, task.settings
+    if task.is_regression:
+        known = is_known(train_labels)
+        targets = np.where(known, train_labels, logits[..., 0].cpu().numpy())
+        mean, std = target_scale(task.reference_labels)
+        standard = (targets - mean) / std
+        averaged = np.stack([standard, np.where(known, standard, 0.0), known], axis=-1)
+        bins = target_bins(targets, task.reference_labels, task.num_groups)
+        return bins, averaged.astype(np.float32)
     confidence = [replica.label_confidence for replica in settings]
     shares = None
     if settings[0].soft_counts:
@@ -341,7 +368,7 @@ def estimator_stage(task: TrainingTask, done: Mapping[str, Parameters]) -> Train
     """Build the stage that trains the estimator on the train labels."""
     settings = task.settings
     with task.device:
-        model = LabelEstimator(task.graph.num_features, task.num_classes, settings, task.device)
+        model = LabelEstimator(task.graph.num_features, task.output_dim, settings, task.device)
     return main_stage(
         task,
         model,
@@ -385,23 +412,29 @@ def _refinement(task: TrainingTask, done: Mapping[str, Parameters]) -> TrainingS
 
 def stage_on_labels(task: TrainingTask, logits: Tensor, **overrides: Any) -> TrainingStage:
     """Build the stage whose statistics use the pseudo-labels of logits (R, N, C)."""
-    labels, shares = labels_for_statistics(logits, task.train_labels, task.settings)
-    inputs = task.statistics.build(labels, task.num_classes, task.settings, shares)
-    return stage_on_statistics(inputs, task.num_classes, task.settings, task.device, **overrides)
+    labels, shares = labels_for_statistics(task, logits)
+    inputs = task.statistics.build(labels, task.num_groups, task.settings, shares)
+    return stage_on_statistics(inputs, task.output_dim, task.settings, task.device, **overrides)
 
 
 def stage_on_statistics(
     inputs: Mapping[str, Statistic],
-    num_classes: int,
+    output_dim: int,
     settings: Sequence[HPGMNSettings],
     device: torch.device,
     node_reduction: NodeReduction = reduce_nodes,
     **overrides: Any,
 ) -> TrainingStage:
-    """Build the stage that reads the statistics of ``statistic_names``."""
-    widths = {name: inputs[name].width for name in statistic_names(settings[0])}
+    """Build the stage that reads these statistics."""
     with device:  # parameters can take gigabytes: allocate them on the device
-        model = HPGMN(widths, num_classes, settings, device=device, node_reduction=node_reduction)
+        model = HPGMN(
+            {name: statistic.width for name, statistic in inputs.items()},
+            output_dim,
+            settings,
+            device=device,
+            node_reduction=node_reduction,
+            num_types=max(statistic.num_matrices for statistic in inputs.values()),
+        )
     return stage_of(
         settings,
         model,
@@ -427,14 +460,16 @@ STAGES: dict[str, StageBuilder] = {
 
 
 def _floats(graph: Graph, settings: HPGMNSettings) -> tuple[int, int]:
-    classes = max(graph.num_classes, 2)
+    classes, num_types = max(num_groups(graph, settings), 2), len(graph.edge_type_names)
+    matrices = num_types if num_types and settings.edge_types == "separate" else 1
     widths = {
         "attributes": graph.num_features,
         "class_counts": classes,
+        "target_means": TargetMeans.width,
         "class_means": classes
         * (
             settings.class_means_dim
-            if ClassMeans.is_sketched(graph, settings)
+            if ClassMeans.is_sketched(graph, settings, classes)
             else graph.num_features
         ),
         "diffusion": settings.diffusion_dim
@@ -442,12 +477,15 @@ def _floats(graph: Graph, settings: HPGMNSettings) -> tuple[int, int]:
         else graph.num_nodes,
         "adjacency": graph.num_nodes,
         "hops": settings.hops * (settings.hops_dim or graph.num_features),
-        "message_passing": 2 * (graph.num_features + settings.mp_layers * settings.hidden_dim),
+        "message_passing": (1 + matrices)
+        * (graph.num_features + settings.mp_layers * settings.hidden_dim),
     }
-    bases = [base_name(name) for name in statistic_names(settings)]
+    bases = [base_name(name) for name in statistic_names(settings, num_types)]
     names = [averaged_statistic(base) or base for base in bases]
     parameters = sum(widths[name] for name in names) * settings.hidden_dim
-    states = 9 * len(names) + 6 + 4 * settings.mp_layers * names.count("message_passing")
+    states = (
+        9 * len(names) + 6 + (3 + matrices) * settings.mp_layers * names.count("message_passing")
+    )
     return parameters, settings.hidden_dim * states + 4 * settings.num_patterns
 
 

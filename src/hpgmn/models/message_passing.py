@@ -41,16 +41,26 @@ class MessagePassingSettings:
 class MessageLayer(Initialised):
     """y = Â·x·W_near + x·W_self, without the second term if not ``residual``.
 
+    Of several edge types each has its Â and W_near, and what they give is added.
+
     Args:
+        num_types: the number of edge types.
         with_bias: whether the layer has a bias, which the caller adds.
     """
 
     def __init__(
-        self, replicas: int, inputs: int, outputs: int, *, residual: bool, with_bias: bool
+        self,
+        replicas: int,
+        inputs: int,
+        outputs: int,
+        num_types: int,
+        *,
+        residual: bool,
+        with_bias: bool,
     ) -> None:
         super().__init__()
-        self.near = nn.Parameter(torch.zeros(replicas, inputs, outputs))
-        self.own = nn.Parameter(torch.zeros_like(self.near)) if residual else None
+        self.near = nn.Parameter(torch.zeros(replicas, inputs, num_types * outputs))
+        self.own = nn.Parameter(torch.zeros(replicas, inputs, outputs)) if residual else None
         self.bias = nn.Parameter(torch.zeros(replicas, 1, outputs)) if with_bias else None
 
     def forward(
@@ -71,15 +81,16 @@ class MessagePassing(nn.Module):
     Args:
         width: the number of attributes.
         settings: of HP-GMN.
+        num_types: the number of edge types.
     """
 
-    def __init__(self, replicas: int, width: int, settings: Any) -> None:
+    def __init__(self, replicas: int, width: int, settings: Any, num_types: int = 1) -> None:
         super().__init__()
         dim, count = settings.hidden_dim, settings.mp_layers
         is_normed = settings.mp_norm == "batch"
         self.layers = nn.ModuleList(
             MessageLayer(
-                *(replicas, dim if number else width, dim),
+                *(replicas, dim if number else width, dim, num_types),
                 residual=settings.mp_residual,
                 with_bias=not is_normed,
             )

@@ -271,7 +271,7 @@ def _inputs(task: TrainingTask) -> dict[str, Any]:
 
 
 def _model(kind: str, task: TrainingTask, *, with_memory: bool) -> PropagatedHPGMN:
-    sizes = (task.graph.num_features, task.num_classes)
+    sizes = (task.graph.num_features, task.output_dim)
     return PropagatedHPGMN(kind, *sizes, task.settings, with_memory=with_memory, device=task.device)
 
 

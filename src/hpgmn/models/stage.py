@@ -12,8 +12,10 @@ import torch
 from torch import Tensor, nn
 
 from hpgmn.base.errors import HPGMNError, Remedy
+from hpgmn.base.objectives import Classification, Objective, Regression
 from hpgmn.base.randomness import DropRate, stable_key
 from hpgmn.base.settings import FitSettings, TrainSettings
+from hpgmn.base.tasks import hide_labels, is_target
 from hpgmn.graph import Array, Graph
 from hpgmn.models.layers import Output
 from hpgmn.models.memory import NODE_PENALTIES
@@ -43,8 +45,10 @@ class TrainingTask:
     Attributes:
         statistics: the builder of the graph's statistics, shared by all stages.
         replicas: R of them; shapes of their settings agree.
-        train_labels: (R, N), -1 outside the train nodes.
-        val_labels: (R, N), -1 outside the validation nodes; used for selection only.
+        train_labels: (R, N), unknown (-1, or NaN for targets) outside the train nodes.
+        val_labels: (R, N), unknown outside the validation nodes; used for selection only.
+        trained_labels: (R, T) the train labels of the graph that was trained on, where it is
+            another one: targets are standardised and binned by them.
     """
 
     statistics: LocalStatistics
@@ -52,6 +56,39 @@ class TrainingTask:
     train_labels: Array
     val_labels: Array
     num_classes: int
+    trained_labels: Array | None = None
+
+    @property
+    def is_regression(self) -> bool:
+        """Whether labels are targets."""
+        return is_target(self.train_labels)
+
+    @property
+    def reference_labels(self) -> Array:
+        """(R, T) the train labels by which targets are standardised and binned."""
+        return self.train_labels if self.trained_labels is None else self.trained_labels
+
+    @property
+    def output_dim(self) -> int:
+        """The number of columns of a model's output."""
+        return 1 if self.is_regression else self.num_classes
+
+    @property
+    def num_groups(self) -> int:
+        """The number of groups that label-wise statistics count: classes, or bins of targets."""
+        return self.settings[0].target_bins if self.is_regression else self.num_classes
+
+    @property
+    def objective(self) -> Objective:
+        """The loss of the task and the unit of its outputs."""
+        return self.objective_on(self.device)
+
+    def objective_on(self, device: torch.device | str) -> Objective:
+        """Return the objective for logits on a device."""
+        if self.is_regression:
+            return Regression.of(self.reference_labels, self.settings[0].regression_loss, device)
+        weights = self.class_weights
+        return Classification(self.num_classes, None if weights is None else weights.to(device))
 
     @property
     def graph(self) -> Graph:
@@ -71,7 +108,7 @@ class TrainingTask:
     @property
     def class_weights(self) -> Tensor | None:
         """(R, C) weight of each class in the class loss; None: equal weights."""
-        if self.settings[0].class_weights == "none":
+        if self.settings[0].class_weights == "none" or self.is_regression:
             return None
         weights = balanced_weights(self.train_labels, self.num_classes)
         return torch.from_numpy(weights).float().to(self.device)
@@ -83,6 +120,9 @@ class TrainingTask:
             replicas=tuple(self.replicas[i] for i in positions),
             train_labels=self.train_labels[list(positions)],
             val_labels=self.val_labels[list(positions)],
+            trained_labels=None
+            if self.trained_labels is None
+            else self.trained_labels[list(positions)],
         )
 
     def values(self, setting: str) -> list[Any]:
@@ -136,8 +176,8 @@ def make_task(
 ) -> TrainingTask:
     """Make a task from a graph and, for each replica, its train and validation masks."""
     y = graph.y
-    train = np.stack([np.where(train, y, -1) for train, _ in masks])
-    val = np.stack([np.where(val, y, -1) for _, val in masks])
+    train = np.stack([hide_labels(y, train) for train, _ in masks])
+    val = np.stack([hide_labels(y, val) for _, val in masks])
     return TrainingTask(
         LocalStatistics(graph, device), tuple(replicas), train, val, graph.num_classes
     )
@@ -221,7 +261,10 @@ class Rounds(Protocol):
     """The training of R replicas of a model without gradients, one round after the other."""
 
     def update(self, replica: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Train a round; return train loss (1,), validation logits (1, V, C) and labels (1, V)."""
+        """Train a round; return train loss (1,), validation logits (1, V, C) and labels (1, V).
+
+        Targets are standardised, see :class:`~hpgmn.base.objectives.Regression`.
+        """
 
     def parameters(self, rounds: Sequence[int]) -> Parameters:
         """Return the parameters of each replica after so many rounds."""
@@ -246,6 +289,7 @@ class ModelEntry:
         tied: statistics the model always reads whose columns are the nodes trained on.
         rounds: what trains the model if not the gradients of its stages: its only stage, "main",
             then has the parameters that it returns.
+        predicts_targets: whether it can be trained for regression; a model about classes cannot.
         source: a digest of the code behind a custom model; empty for built-in models.
         summary: one line; a built-in model's is in the registry.
         citation: the paper; a built-in model's is in the registry.
@@ -258,6 +302,7 @@ class ModelEntry:
     optional: Mapping[str, Callable[[Any], bool]] = field(default_factory=dict)
     tied: tuple[str, ...] = ()
     rounds: Callable[[TrainingTask], Rounds] | None = None
+    predicts_targets: bool = True
     source: str = ""
     summary: str = ""
     citation: str = ""
@@ -269,6 +314,20 @@ class ModelEntry:
             for name, build in self.stages.items()
             if name not in self.optional or self.optional[name](settings)
         }
+
+
+def require_task(entry: ModelEntry, settings: Any, graph: Graph) -> None:
+    """Refuse a model or statistic that cannot predict the labels of a graph."""
+    if graph.is_regression and not entry.predicts_targets:
+        raise HPGMNError(
+            f"Model {entry.name} is about classes, and the labels of '{graph.name}' are numbers.",
+            Remedy("Choose another", option="model", value="hpgmn"),
+        )
+    if not graph.is_regression and "target_means" in getattr(settings, "statistics", ()):
+        raise HPGMNError(
+            f"Statistic target_means is the mean target of neighbours; '{graph.name}' has classes.",
+            Remedy("Leave it out", setting="statistics"),
+        )
 
 
 def main_stage(
@@ -310,7 +369,10 @@ def logits(
     parameters: Mapping[str, Parameters],
     nodes: Tensor | None = None,
 ) -> Tensor:
-    """Return a trained model's logits, dropout off: (R, N, C), or (R, B, C) of (B,) nodes."""
+    """Return a trained model's logits, dropout off: (R, N, C), or (R, B, C) of (B,) nodes.
+
+    Of a regression they are (R, N, 1) targets in their own unit.
+    """
     *_, build = entry.stages.values()
     stage = build(task, parameters)
     shapes = {name: value.shape for name, value in stage.model.named_parameters()}
@@ -332,7 +394,7 @@ def trained_logits(
         nodes = torch.arange(task.graph.num_nodes)
     chosen = None if nodes is None else nodes.to(task.device).expand(len(task.replicas), -1)
     with torch.no_grad():
-        return stage_logits(stage, chosen)
+        return task.objective.values(stage_logits(stage, chosen))
 
 
 def stage_logits(stage: TrainingStage, nodes: Tensor | None) -> Tensor:

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 MOST_NUMBERED = 30  # patterns beyond which the map numbers the most used only
 MOST_COLOURS = 8  # classes beyond which the map shows the rarest in one colour
+_CIRCLE = 18.0  # diameter of a numbered pattern, in pixels
 _LETTER = 0.078  # average width of a letter, in inches
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*", ".")
 
@@ -39,11 +40,12 @@ def reliability_diagram(
 ) -> str:
     """Draw accuracy by bin of confidence, above the share of nodes in each non-empty bin.
 
-    With a class, draw the share of its nodes by its probability.
+    With a class, draw the share of its nodes by its probability, as far as there are nodes.
     """
-    x, y = "confidence", "accuracy"
+    x, y, most = "confidence", "accuracy", 1.0
     if label is not None:
         x, y = f"probability of '{short(label)}'", "nodes of that class"
+        most = max(float(row[key]) for row in bins for key in ("high", "accuracy"))
     low, high, count, confidence, accuracy = (
         np.array([float(row[key]) for row in bins])
         for key in ("low", "high", "count", "confidence", "accuracy")
@@ -56,7 +58,7 @@ def reliability_diagram(
         above.bar(low, accuracy, high - low, color=TRAINING, ec="white", **bars)
         above.plot([0, 1], [0, 1], color=VALIDATION, linestyle="--", lw=1.4, label="calibrated")
         above.plot(confidence, accuracy, "o", ms=3.5, color=INK, label="mean of a bin")
-        above.set(xlim=(0, 1), ylim=(0, 1), ylabel=y)
+        above.set(xlim=(0, most), ylim=(0, most), ylabel=y)
         percent_axis(above)
         legend(above)
         below.bar(low, count / count.sum(), high - low, color=FAINT, ec="#8c959f", **bars)
@@ -89,7 +91,8 @@ def coverage_curve(
             x = [float(row["coverage"]) for row in marked]
             y = [float(row["accuracy"]) for row in marked]
             axes.plot(x, y, "D", ms=5, color=VALIDATION, label="validation, threshold")
-            for row, point in zip(marked, zip(x, y, strict=True), strict=True):
+            points = dict(zip(zip(x, y, strict=True), marked, strict=True))  # several may agree
+            for point, row in points.items():
                 axes.annotate(
                     f"{row['threshold']:.2f}",
                     point,
@@ -122,11 +125,12 @@ def share_bars(
     with drawing(4.4, 0.7 + 0.3 * len(names), prefix, (left, 0.12, 0.55, 0.1)) as figure:
         axes = figure.add_subplot()
         bars = axes.barh(np.arange(len(names)), values, color=_colours(len(names)), height=0.7)
-        axes.bar_label(bars, labels=[f"{value:.2f}" for value in values], padding=3)
+        digits = 2 if values.max() >= 0.1 else 3
+        axes.bar_label(bars, labels=[f"{value:.{digits}f}" for value in values], padding=3)
         _name_bars(axes, names)
         axes.set_xlabel(axis)
         axes.margins(x=0.14)
-        listing = ", ".join(f"{name} {value:.2f}" for name, value in shares.items())
+        listing = ", ".join(f"{name} {value:.{digits}f}" for name, value in shares.items())
         return inline_svg(figure, prefix, f"{about}: {listing}.")
 
 
@@ -145,7 +149,7 @@ def class_bars(names: Sequence[str], groups: Sequence[Mapping[str, Any]], prefix
             start = start + values
         _name_bars(axes, labels)
         axes.set_xlabel("mean size, by class (nodes)")
-        axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=2, borderaxespad=0.2)
+        legend(axes, columns=2)
         largest = [
             f"{group['name']}: {max(names, key=lambda name: group['statistics'][name])}"
             for group in groups
@@ -276,8 +280,8 @@ def memory_map(
     Args:
         content: the map as ``understanding.json`` holds it.
         names: the class names.
-        used: patterns that are neither unused nor redundant, the most used first; the others, and
-            those beyond 30, are drawn without a number.
+        used: patterns that are neither unused nor redundant, the most used first; the others, those
+            beyond 30, and those that would cover a more used one are drawn without a number.
     """
     classes, nodes = np.array(content["classes"], int), np.array(content["nodes"], float)
     patterns = enlargement(content) * np.array(content["patterns"], float)
@@ -290,9 +294,8 @@ def memory_map(
     if len(single) < len(frequent):
         others = f"{len(frequent) - len(single)} other classes"
         groups.append((others, ~np.isin(classes, single), QUIET))
-    numbered = np.isin(np.arange(len(patterns)), used[:MOST_NUMBERED])
-    rest = "unused or redundant" + ", or less used" * (len(used) > MOST_NUMBERED)
-    entries = [label for label, _, _ in groups] + [rest] * (not numbered.all())
+    rest = "unused, redundant, less used"
+    entries = [*(label for label, _, _ in groups), rest]
     margin = 0.6 + 0.9 * _LETTER * max(len(label) for label in entries)
     with drawing(4.9 + margin, 4.6, prefix, (0.7, margin, 0.5, 0.1)) as figure:
         axes = figure.add_subplot()
@@ -307,6 +310,9 @@ def memory_map(
                 alpha=0.6,
                 label=label,
             )
+        axes.update_datalim(patterns)
+        axes.autoscale_view()
+        numbered = _distinct(axes.transData.transform(patterns), used[:MOST_NUMBERED])
         if not numbered.all():
             axes.plot(*patterns[~numbered].T, "x", ms=5, color=QUIET, label=rest)
         axes.plot(*patterns[numbered].T, "o", ms=13, mfc="white", mec=INK, mew=1.2, label="pattern")
@@ -326,3 +332,13 @@ def memory_map(
             f"{sum(content['node_variance']):.0%} of the variance."
         )
         return inline_svg(figure, prefix, alt)
+
+
+def _distinct(positions: Array, ranked: Sequence[int]) -> Array:
+    """Return (K,) which patterns to number, so that no circle covers one of a higher rank."""
+    chosen: list[int] = []
+    for pattern in ranked:
+        distances = np.hypot(*(positions[chosen] - positions[pattern]).T)
+        if (distances > _CIRCLE).all():
+            chosen.append(pattern)
+    return np.isin(np.arange(len(positions)), chosen)

@@ -17,7 +17,7 @@ from hpgmn.auditing.graph_audit import ALIKE, MEASURES
 from hpgmn.base.errors import MISSING, count_noun, format_duration, format_setting, percent
 from hpgmn.base.metrics import metric_words
 from hpgmn.evaluation.scores import class_scores
-from hpgmn.explain.explanation import DIRECTIONS, STATISTICS
+from hpgmn.explain.descriptions import DIRECTIONS, describe_statistic
 from hpgmn.report import model_plots, plots
 from hpgmn.report.rendering import (
     LearningCurves,
@@ -294,7 +294,7 @@ def _calibration(data: ReportData, recorded: Mapping[str, Any]) -> dict[str, Any
                 f"reliability-{index}",
                 row["class"],
             )
-            for index, row in enumerate(classes)
+            for index, row in enumerate(_rarer(classes))
             if row.get("reliability")
         ],
         "content": {**recorded, **lists},
@@ -305,6 +305,11 @@ def _calibration(data: ReportData, recorded: Mapping[str, Any]) -> dict[str, Any
         "reliability": bins and model_plots.reliability_diagram(bins, "reliability"),
         "coverage": coverage and model_plots.coverage_curve(coverage, thresholds, "coverage"),
     }
+
+
+def _rarer(classes: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
+    """Return of two classes the rarer alone: the other one mirrors it."""
+    return [min(classes, key=lambda row: row["rate"])] if len(classes) == 2 else classes
 
 
 def _choice(data: ReportData) -> dict[str, Any] | None:
@@ -357,7 +362,12 @@ def _model_sections(sections: Any, data: ReportData) -> dict[str, Any]:
     label_notes = [line for line in content["notes"] if line.startswith("Nodes to label")]
     other_notes = [line for line in content["notes"] if line not in label_notes]
     bodies = {
-        "statistics": sections.statistics(content, scope, STATISTICS, **_statistics(content)),
+        "statistics": sections.statistics(
+            content,
+            scope,
+            {name: describe_statistic(name) for name in content["statistics"] or ()},
+            **_statistics(content),
+        ),
         "memory": sections.memory(content, scope, **_memory(content, other_notes)),
     }
     if content["label_next"]:

@@ -131,7 +131,7 @@ def run_scores(scores: Array, splits: Sequence[object], metric: str, prefix: str
         scores: NaN where a run has none; at least one is finite.
     """
     labels = [short(split, 6) for split in splits]
-    width = min(max(4.0, 1.4 + 0.5 * len(labels)), 8.4)
+    width = min(max(4.2, 1.4 + 0.5 * len(labels)), 8.4)
     with drawing(width, 2.9, prefix, (0.85, 0.15, 0.5, 0.3)) as figure:
         axes = figure.add_subplot()
         axes.set(xlabel="split", ylabel=f"test {metric}")
@@ -361,9 +361,16 @@ def slant(axes: Axes, align: str) -> None:
         label.set(rotation=45, ha=align, rotation_mode="anchor")
 
 
-def legend(axes: Axes) -> None:
-    """Add the legend as one line above the axes."""
-    axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=3, borderaxespad=0.2)
+def legend(axes: Axes, columns: int = 3) -> None:
+    """Add the legend above the axes."""
+    axes.legend(
+        loc="lower left",
+        bbox_to_anchor=(0, 1),
+        ncols=columns,
+        borderaxespad=0.2,
+        handlelength=1.6,
+        columnspacing=1.2,
+    )
 
 
 def percent_axis(axes: Axes, which: str = "y") -> None:

@@ -23,10 +23,10 @@ from hpgmn.base.metrics import BALANCED_METRICS
 from hpgmn.base.parsing import read_json
 from hpgmn.base.settings import make_settings, read_yaml
 from hpgmn.graph import Array, Graph, Split
-from hpgmn.graph.graph import graph_content
+from hpgmn.graph.content import graph_content
 from hpgmn.graph.homophily import node_homophily
 from hpgmn.models import find_model
-from hpgmn.models.stage import Replica
+from hpgmn.models.stage import Replica, require_task
 from hpgmn.runs.folder import (
     HISTORY_FILE,
     PREDICTIONS_FILE,
@@ -244,6 +244,7 @@ class Training:
         state.mkdir(parents=True, exist_ok=True)
         entry = find_model(spec.model)
         settings = make_settings(entry.settings, spec.settings)
+        require_task(entry, settings, self.graph)
         replicas = [
             Replica(number, seed, settings) for number in spec.splits for seed in spec.seed_numbers
         ]
@@ -306,7 +307,7 @@ class Training:
         return {
             "nodes": {
                 part: [int(getattr(split, part).sum()) for split in self.splits]
-                for part in ("train", "val", "test")
+                for part in ("train", "val", "test", *(["calibration"] * self.spec.conformal))
             },
             "warnings": self.warnings,
             **({"refit": True} if self.spec.refit else {}),
@@ -434,6 +435,7 @@ def fitted_metrics(
         y=graph.y,
         val=[split.val for split in splits],
         test=[split.test for split in splits],
+        reserved=[split.calibration for split in splits if split.calibration is not None],
         calibration=calibration,
         mean_calibration=mean_calibration,
         val_score=fitted.val_score,

@@ -27,7 +27,9 @@ from hpgmn.base.files import (
     write_text,
 )
 from hpgmn.base.machine import hardware, peak_memory_mb
+from hpgmn.base.metrics import REGRESSION_METRICS, plain_score
 from hpgmn.base.parsing import read_json
+from hpgmn.base.tasks import is_target
 from hpgmn.base.version import __version__
 from hpgmn.graph import Array, Graph, Split
 from hpgmn.models.stage import Replica
@@ -63,6 +65,7 @@ class TrainingResult:
         history: for each stage and each recorded number (epochs, R).
         seconds: of statistics and of training.
         estimator_logits: (R, M, C) of the label estimator; None without one.
+        reserved: R masks of the nodes reserved for conformal prediction, or empty.
     """
 
     logits: Tensor
@@ -76,6 +79,7 @@ class TrainingResult:
     history: Mapping[str, Mapping[str, Tensor]]
     seconds: Mapping[str, float]
     estimator_logits: Tensor | None = None
+    reserved: Sequence[Array] = ()
 
 
 def graph_summary(graph: Graph | Shards, homophily: float | None) -> dict[str, Any]:
@@ -86,6 +90,7 @@ def graph_summary(graph: Graph | Shards, homophily: float | None) -> dict[str, A
         "num_features": graph.num_features,
         "num_classes": graph.num_classes,
         "class_names": list(graph.class_names),
+        **({} if graph.num_classes else {"is_regression": True}),
         "homophily": homophily,
     }
 
@@ -104,17 +109,23 @@ def run_metrics(
         calibration_report,
         ensemble_scores,
         ensemble_size,
+        interval_report,
         scores,
     )
 
+    is_regression = is_target(result.y)
     positive = class_number(spec.positive, summary["class_names"])
     score, accuracy, estimator, ensemble = None, None, None, {}
     if all(mask.any() for mask in result.test):
         test = (result.y, result.test)
         decided = decision_logits(result.logits, result.calibration)
         score = Score.of(scores(decided, *test, spec.metric, positive))
-        accuracy = Score.of(scores(decided, *test, "accuracy"))
-        if result.estimator_logits is not None:
+        if not is_regression:
+            accuracy = Score.of(scores(decided, *test, "accuracy"))
+        if result.estimator_logits is not None and is_regression:
+            estimated = Score.of(scores(result.estimator_logits, *test, spec.metric))
+            estimator = {"test_score_mean": estimated.mean, "test_score_std": estimated.std}
+        elif result.estimator_logits is not None:
             estimated = Score.of(scores(result.estimator_logits, *test, "accuracy"))
             estimator = {"test_accuracy_mean": estimated.mean, "test_accuracy_std": estimated.std}
         if spec.seeds > 1:
@@ -133,12 +144,25 @@ def run_metrics(
                 "test_score_mean": mean.mean,
                 "test_score_std": mean.std,
             }
-    calibration = calibration_report(
-        *(result.logits, result.calibration, result.y, result.val, result.test),
-        seeds=spec.seeds,
-        mean_calibration=result.mean_calibration,
-        class_names=summary["class_names"],
-    )
+    about: dict[str, Any] = {}
+    if is_regression:
+        if score is not None:
+            by_name = {
+                name: Score.of(scores(result.logits, *test, name)) for name in REGRESSION_METRICS
+            }
+            about["test_metrics"] = {
+                name: {"mean": value.mean, "std": value.std} for name, value in by_name.items()
+            }
+        about["intervals"] = interval_report(
+            *(result.logits, result.y, result.reserved, result.test), seeds=spec.seeds
+        )
+    else:
+        about["calibration"] = calibration_report(
+            *(result.logits, result.calibration, result.y, result.val, result.test),
+            seeds=spec.seeds,
+            mean_calibration=result.mean_calibration,
+            class_names=summary["class_names"],
+        )
     return {
         "format": RUN_FORMAT,
         "model": spec.model,
@@ -150,11 +174,11 @@ def run_metrics(
         "test_score_mean": score.mean if score else None,
         "test_score_std": score.std if score else None,
         "test_score": list(score.values) if score else [],
-        "val_score": result.val_score.tolist(),
+        "val_score": [plain_score(spec.metric, value) for value in result.val_score.tolist()],
         "test_accuracy_mean": accuracy.mean if accuracy else None,
         "test_accuracy_std": accuracy.std if accuracy else None,
         "label_estimator": estimator,
-        "calibration": calibration,
+        **about,
         **ensemble,
         "seconds_statistics": result.seconds["statistics"],
         "seconds_training": result.seconds["training"],
@@ -221,8 +245,8 @@ class NodeTable:
     Attributes:
         nodes: (N,) positions in the graph.
         ids: (N,) names.
-        roles: (N,) train, val, test or unlabelled.
-        y: (N,) classes, -1 where unknown.
+        roles: (N,) train, val, calibration, test or unlabelled.
+        y: (N,) classes, -1 where unknown, or targets, NaN where unknown.
     """
 
     nodes: Array
@@ -232,19 +256,29 @@ class NodeTable:
     class_names: Sequence[str]
 
     def with_predictions(self, replica: Replica, classes: Array, probabilities: Array) -> pa.Table:
-        """Return the rows of a replica, from its (N,) classes and (N, C) probabilities."""
+        """Return the rows of a replica, from its (N,) classes and (N, C) probabilities.
+
+        Targets (N, 1) take the place of probabilities.
+        """
         import pyarrow as pa
 
-        names = np.asarray(self.class_names, dtype=object)
-        labels = [str(names[label]) if label >= 0 else None for label in self.y.tolist()]
+        if is_target(self.y):
+            labels, predictions = (
+                pa.array(values, from_pandas=True) for values in (self.y, probabilities[:, 0])
+            )
+        else:
+            names = np.asarray(self.class_names, dtype=object)
+            known = [str(names[label]) if label >= 0 else None for label in self.y.tolist()]
+            labels = pa.array(known, pa.string())
+            predictions = pa.array(names[classes].tolist(), pa.string())
         columns = {
             "split": np.full(self.nodes.shape, replica.split, np.int32),
             "seed": np.full(self.nodes.shape, replica.seed, np.int32),
             "node": self.nodes,
             "node_id": pa.array(self.ids.tolist()),
             "role": pa.array(self.roles.tolist(), pa.string()),
-            "label": pa.array(labels, pa.string()),
-            "prediction": pa.array(names[classes].tolist(), pa.string()),
+            "label": labels,
+            "prediction": predictions,
         }
         for number, name in enumerate(self.class_names):
             columns[f"probability_{name}"] = probabilities[:, number]
@@ -256,6 +290,8 @@ def roles(split: Split) -> Array:
     names = np.full(split.train.shape, "unlabelled", dtype=object)
     for part in ("train", "val", "test"):
         names[getattr(split, part)] = part
+    if split.calibration is not None:
+        names[split.calibration] = "calibration"
     return names
 
 
@@ -354,7 +390,7 @@ def read_used_ids(path: Path) -> dict[int, list[str]]:
     """Read from ``predictions.parquet`` the ids of the train and validation nodes of each split."""
     import pyarrow.compute as pc
 
-    is_used = pc.field("role").isin(["train", "val"])
+    is_used = pc.field("role").isin(["train", "val", "calibration"])
     table = _first_seed(read_predictions(path, ["split", "node_id", "seed", "role"], is_used)[0])
     ids: dict[int, list[str]] = {}
     for split, name in zip(table["split"].to_pylist(), table["node_id"].to_pylist(), strict=True):

@@ -32,7 +32,7 @@ from hpgmn.base.files import (
 from hpgmn.base.parsing import read_json
 from hpgmn.base.settings import make_settings, read_yaml, settings_dict, to_plain
 from hpgmn.graph import Graph
-from hpgmn.models import find_model
+from hpgmn.models import find_model, task_settings
 from hpgmn.runs.ensemble import ensemble_weights, write_ensemble
 from hpgmn.runs.fit import (
     FittedRun,
@@ -308,7 +308,9 @@ class _PoolWork:
         spec = replace(
             training.spec,
             model=member.model,
-            settings=settings_dict(make_settings(kind, member.settings)),
+            settings=settings_dict(
+                make_settings(kind, task_settings(kind, member.settings, training.graph))
+            ),
             selection={},
             refit=False,
         )

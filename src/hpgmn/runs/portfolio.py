@@ -62,9 +62,9 @@ def members_for(graph: Graph, source: str = "") -> tuple[tuple[Member, ...], str
         for model in MODELS
         if has_settings_for(source, model) and model not in _content()["slow"]
     )
-    members = portfolio_members()
+    members = _for_types(graph, portfolio_members())
     if graph.num_nodes > LARGE_NODES:
-        large = portfolio_members(is_large=True)
+        large = _for_types(graph, portfolio_members(is_large=True))
         return shipped + large, (
             f"The graph has more than {LARGE_NODES:,} nodes: training {len(large)} members instead "
             f"of {len(members)}, with mini-batches and fewer epochs."
@@ -81,6 +81,17 @@ def members_for(graph: Graph, source: str = "") -> tuple[tuple[Member, ...], str
         f"The graph is symmetric: skipping {len(members) - len(different)} of {len(members)} "
         "members that differ only in edge direction."
     )
+
+
+def _for_types(graph: Graph, members: tuple[Member, ...]) -> tuple[Member, ...]:
+    """Insert a twin of the first HP-GMN that merges edge types, on a graph that has some."""
+    models = [member.model for member in members]
+    if not graph.edge_type_names or "hpgmn" not in models:
+        return members
+    after = models.index("hpgmn") + 1
+    name, model, settings = members[after - 1]
+    twin = Member(f"{name}-merged-types", model, settings | {"edge_types": "merged"})
+    return (*members[:after], twin, *members[after:])
 
 
 def with_settings(members: Sequence[Member], settings: Mapping[str, Any]) -> tuple[Member, ...]:
@@ -153,7 +164,13 @@ def portfolio_selection(
     earlier = config.get("selection") or {} if config.get("model") == ENSEMBLE else {}
     named = model not in (None, ENSEMBLE) or (bool(config) and not earlier)
     is_requested = ensemble or single or bool(members) or model == ENSEMBLE or bool(earlier)
-    if is_requested and (named or not portfolio):
+    if is_requested and not portfolio:
+        raise SettingError(
+            "Without the portfolio there are no members to choose from or to combine.",
+            Remedy("Leave out no-portfolio", option="portfolio", value=True, flag="no-portfolio")
+            | "Leave out ensemble, single and members",
+        )
+    if is_requested and named:
         raise SettingError(
             "The portfolio selects model and settings itself.",
             Remedy("Leave out model and config") | Remedy("Name members", option="members"),

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from hpgmn.base.errors import HPGMNError, Remedy, SettingError, format_setting
 from hpgmn.base.settings import make_settings, settings_dict, to_plain
 from hpgmn.graph import Graph
-from hpgmn.graph.graph import search_content
+from hpgmn.graph.content import search_content
 from hpgmn.models import find_model, read_config
 from hpgmn.runs.spec import RunSpec
 from hpgmn.runs.study import is_done

@@ -12,7 +12,7 @@ import scipy
 import torch
 
 from hpgmn.base.calibration import Calibrator
-from hpgmn.base.errors import HPGMNError, Remedy, SettingError
+from hpgmn.base.errors import GraphError, HPGMNError, Remedy, SettingError
 from hpgmn.base.files import RUN_FORMAT, check_format
 from hpgmn.base.machine import hardware
 from hpgmn.base.metrics import BALANCED_METRICS, require_metric
@@ -20,9 +20,11 @@ from hpgmn.base.settings import make_settings, read_yaml, settings_dict
 from hpgmn.base.version import __version__
 from hpgmn.engines import Engine
 from hpgmn.graph import Graph, Split
+from hpgmn.graph.calibration import reserve_calibration
+from hpgmn.graph.content import graph_content
 from hpgmn.graph.datasets import DATASETS
-from hpgmn.graph.graph import graph_content
-from hpgmn.models import entry_mismatch, find_model, settings_for
+from hpgmn.models import entry_mismatch, find_model, settings_for, task_settings
+from hpgmn.models.stage import require_task
 from hpgmn.training.checks import (
     check_split,
     class_number,
@@ -45,6 +47,8 @@ _CONTENTS = {
     "differ.",
 }
 
+_SPLITS_REMEDY = Remedy("Choose all, or numbers such as 0,3", option="splits")
+
 
 @dataclass(frozen=True)
 class RunSpec:
@@ -63,6 +67,8 @@ class RunSpec:
         tables: the roles of columns, where the graph is read from tables.
         deterministic: whether a GPU gives bit-identical results.
         refit: whether the model is trained again on train and validation nodes after selection.
+        conformal: whether half of the validation nodes of each split are reserved for intervals or
+            prediction sets: they select nothing. Regressions always reserve them.
         selection: what is selected on validation nodes, see :mod:`hpgmn.runs.pool`: members of the
             portfolio ("portfolio": "ensemble" or "single", with "time_limit", and "members" and
             "settings" where given), or edge directions ("neighbors": the candidates). Model and
@@ -84,6 +90,7 @@ class RunSpec:
     first_seed: int = 0
     refit: bool = False
     selection: dict[str, Any] = field(default_factory=dict)
+    conformal: bool = False
     threshold: str | None = None
 
     def calibrator(self, class_names: Sequence[str], is_weighted: bool) -> Calibrator:
@@ -117,6 +124,7 @@ class RunSpec:
             **({} if self.threshold is None else {"threshold": self.threshold}),
             **({"deterministic": True} if self.deterministic else {}),
             **({"refit": True} if self.refit else {}),
+            **({"conformal": True} if self.conformal else {}),
             **({"selection": dict(self.selection)} if self.selection else {}),
             **({"tables": dict(self.tables)} if self.tables else {}),
             "settings": dict(self.settings),
@@ -149,6 +157,7 @@ class RunSpec:
                 first_seed=int(content.get("first_seed") or 0),
                 refit=bool(content.get("refit", False)),
                 selection=dict(content.get("selection") or {}),
+                conformal=bool(content.get("conformal", False)),
                 threshold=content.get("threshold"),
             )
         except (KeyError, TypeError, ValueError) as error:
@@ -182,7 +191,8 @@ def make_spec(
     selection = dict(options.get("selection", {}))
     if name != ENSEMBLE:
         values, selection = _model_settings(graph, source, options, settings or {})
-    metric = options.get("metric", dataset.metric if dataset else "accuracy")
+    usual = "r2" if graph.is_regression else "accuracy"
+    metric = options.get("metric", dataset.metric if dataset else usual)
     numbers = split_numbers(options.get("splits", "all"), graph)
     labels = seen_labels(graph, [graph.split(number) for number in numbers])
     return RunSpec(
@@ -201,6 +211,7 @@ def make_spec(
         first_seed=options.get("first_seed", 0),
         refit=options.get("refit", False),
         selection=selection,
+        conformal=options.get("conformal", False) or graph.is_regression,
         threshold=options.get("threshold"),
     )
 
@@ -217,7 +228,7 @@ def _model_settings(
     values = options.get("settings")
     if values is None:
         values = settings_for(source if source in DATASETS else None, name)
-    values = {**values, **settings}
+    values = task_settings(kind, {**values, **settings}, graph)
     directions = [
         direction
         for info in fields(kind)
@@ -238,10 +249,24 @@ def choose_metric(graph: Graph, source: str, options: dict[str, Any]) -> list[st
     """
     if "metric" in options or source in DATASETS:
         return []
+    if graph.is_regression:
+        options["metric"] = "r2"
+        return ["Metric: r2, because the labels are numbers (a regression)."]
     numbers = split_numbers(options.get("splits", "all"), graph)
     train = np.concatenate([graph.y[graph.split(number).train] for number in numbers])
     options["metric"], reason = fitting_metric(train, graph.class_names)
     return [f"Metric: {options['metric']}, because {reason}."]
+
+
+def _suggest_label(graph: str, preparation: Mapping[str, Any]) -> None:
+    """Refuse a graph without labels if one of its attributes looks like them."""
+    from hpgmn.tables.preparation import likely_label
+
+    if preparation["roles"]["label"] is None and (name := likely_label(preparation)):
+        raise GraphError(
+            f"'{graph}' has no labels; those may be in column '{name}'.",
+            Remedy("Name the label column", option="label", value=name),
+        )
 
 
 def split_numbers(requested: str | int | Sequence[int], graph: Graph) -> tuple[int, ...]:
@@ -249,26 +274,34 @@ def split_numbers(requested: str | int | Sequence[int], graph: Graph) -> tuple[i
     if graph.splits is None:
         stored = "store train_mask and val_mask"
         if graph.preparation is not None:
+            _suggest_label(graph.name, graph.preparation)
             stored = "write train, val and test into a column 'split'"
         raise HPGMNError(
             f"'{graph.name}' has no splits and too few labels to make some.",
             f"Give at least two classes with five labelled nodes each, or {stored}",
         )
     known = range(len(graph.splits))
+    numbers = parse_splits(requested)
+    for number in numbers or ():
+        if number not in known:
+            choices = "only split 0" if len(known) == 1 else f"splits 0 to {len(known) - 1}"
+            raise SettingError(
+                f"Unknown split {number}: '{graph.name}' has {choices}.", _SPLITS_REMEDY
+            )
+    return tuple(known) if numbers is None else numbers
+
+
+def parse_splits(requested: str | int | Sequence[int]) -> tuple[int, ...] | None:
+    """Return the numbers in ``0,3``, a number or a list of numbers; None for ``all``."""
     if requested == "all":
-        return tuple(known)
-    remedy = Remedy("Choose all, or numbers such as 0,3", option="splits")
+        return None
     try:
         parts = requested.split(",") if isinstance(requested, str) else requested
         numbers = tuple(int(part) for part in ([parts] if isinstance(parts, int) else parts))
     except (TypeError, ValueError):
-        raise SettingError(f"Unknown splits '{requested}'.", remedy) from None
+        raise SettingError(f"Unknown splits '{requested}'.", _SPLITS_REMEDY) from None
     if len(set(numbers)) != len(numbers):
-        raise SettingError(f"A split is named twice (got '{requested}').", remedy)
-    for number in numbers:
-        if number not in known:
-            choices = "only split 0" if len(known) == 1 else f"splits 0 to {len(known) - 1}"
-            raise SettingError(f"Unknown split {number}: '{graph.name}' has {choices}.", remedy)
+        raise SettingError(f"A split is named twice (got '{requested}').", _SPLITS_REMEDY)
     return numbers
 
 
@@ -297,7 +330,9 @@ def check_run(spec: RunSpec, graph: Graph) -> tuple[list[Split], list[str]]:
     """Refuse what cannot be trained before work starts; return the splits and warnings."""
     if spec.model != ENSEMBLE:
         entry = find_model(spec.model)
-        entry.floats(graph, make_settings(entry.settings, spec.settings))  # builds an own model
+        settings = make_settings(entry.settings, spec.settings)
+        require_task(entry, settings, graph)
+        entry.floats(graph, settings)  # builds an own model
     require_metric(spec.metric, graph.num_classes, f"'{graph.name}'")
     positive_class(spec.metric, graph.y[:0], graph.class_names, spec.positive)
     check_seeds(spec.seeds)
@@ -305,8 +340,12 @@ def check_run(spec: RunSpec, graph: Graph) -> tuple[list[Split], list[str]]:
     splits = []
     for number in spec.splits:
         split = graph.split(number)
+        if spec.conformal:
+            split = reserve_calibration(split, number, graph.node_ids)
         warnings += check_split(graph, split, number)
         splits.append(split)
+    if graph.is_regression:
+        return splits, warnings
     counts = [np.bincount(graph.y[split.train], minlength=graph.num_classes) for split in splits]
     warnings += scarce_classes(np.stack(counts), graph.class_names)
     known = np.bincount(graph.y[graph.y >= 0])

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from hpgmn.base.errors import Remedy, SettingError, format_bytes
 from hpgmn.base.files import lock_folder
+from hpgmn.base.metrics import metric as find_metric
 from hpgmn.graph import Graph, Split
 from hpgmn.graph.datasets import DATASETS, load
 from hpgmn.graph.files import graph_size, write_graph
@@ -36,8 +37,10 @@ from hpgmn.runs.spec import (
     RunSpec,
     changes,
     check_run,
+    check_seeds,
     choose_metric,
     make_spec,
+    parse_splits,
     resolve_device,
     run_environment,
 )
@@ -141,21 +144,23 @@ def train(
         first_seed=first_seed,
         refit=refit,
     )
+    source = (
+        options.get("graph") if graph is None else graph.name if isinstance(graph, Graph) else graph
+    )
+    options["selection"] = selection = portfolio_selection(
+        str(source),
+        model=model,
+        config={} if config is None else options,
+        settings=settings,
+        portfolio=portfolio,
+        ensemble=ensemble,
+        single=single,
+        members=members,
+        time_limit=time_limit,
+    )
     with record_log() as records:
         source, loaded, is_in_memory = open_graph(graph, options, columns, engine, monitor)
         remarks = choose_metric(loaded, source, options)
-        selection = portfolio_selection(
-            source,
-            model=model,
-            config={} if config is None else options,
-            settings=settings,
-            portfolio=portfolio,
-            ensemble=ensemble,
-            single=single,
-            members=members,
-            time_limit=time_limit,
-        )
-        options["selection"] = selection
         if selection:
             options["model"] = ENSEMBLE
             selected_members(selection, loaded, source)  # refuses unknown names
@@ -213,7 +218,12 @@ def read_options(config: str | Path | None, **options: Any) -> dict[str, Any]:
         raise SettingError(
             f"The config is of {model}, not of {requested}.", "Leave out the model, or the config"
         )
-    return merged | {name: value for name, value in options.items() if value is not None}
+    merged |= {name: value for name, value in options.items() if value is not None}
+    check_seeds(merged.get("seeds", 1))
+    if "metric" in merged:
+        find_metric(str(merged["metric"]))
+    parse_splits(merged.get("splits", "all"))
+    return merged
 
 
 def open_graph(

@@ -29,8 +29,8 @@ from hpgmn.base.settings import settings_dict
 from hpgmn.engines import Engine, Task, TaskResult
 from hpgmn.engines.processes import LocalEngine
 from hpgmn.graph import Array, Graph
+from hpgmn.graph.content import shard_content
 from hpgmn.graph.files import graph_name, read_graph, refuse_changed, write_graph
-from hpgmn.graph.graph import shard_content
 from hpgmn.graph.homophily import node_homophily
 from hpgmn.shards.cutting import WORK
 from hpgmn.shards.files import RowFile, small_array, write_array
@@ -221,6 +221,16 @@ def _prepare(
         graph = read_graph(path) if path is not None else graph
         assert isinstance(graph, Graph)
         source = _in_memory(graph, folder, path)
+    has_types = (
+        bool(graph.edge_type_names)
+        if isinstance(graph, Graph)
+        else (Path(graph) / "edges_types.npy").is_file()
+    )
+    if has_types and settings.edge_types == "separate":
+        raise SettingError(
+            "The graph has edge types, but row shards read all edges together.",
+            Remedy("Merge the types", setting="edge_types", value="merged"),
+        )
     fields = source.fields
     labels = _check_labels(labels, fields["num_nodes"], len(fields["class_names"]))
     if source.splits == 0:

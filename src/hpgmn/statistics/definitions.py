@@ -12,16 +12,14 @@ from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass, field
-from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import scipy.sparse as sp
 import torch
-from torch import Tensor
 from typing_extensions import override
 
 from hpgmn.base.errors import HPGMNError, Remedy, format_bytes
@@ -38,17 +36,13 @@ from hpgmn.statistics.labelwise import (
     scale_counts,
     sparse_class_means,
 )
-from hpgmn.statistics.operators import DenseRows, ReplicaRows, SparseRows, Statistic, reindex
+from hpgmn.statistics.operators import DenseRows, ReplicaRows, SparseRows, Statistic
+from hpgmn.statistics.source import Source
 
 if TYPE_CHECKING:
-    from hpgmn.statistics.cache import Recipe, StatisticsCache
+    from hpgmn.statistics.cache import Recipe
 
 logger = logging.getLogger(__name__)
-
-_Result = TypeVar("_Result")
-
-Progress: TypeAlias = Callable[[str, int, int], None]
-"""Called with the statistic, the rows done and all rows."""
 
 MEANS_LIMIT_BYTES = 512 * 2**20
 """Most bytes of dense class means that ``auto`` takes without batches."""
@@ -100,72 +94,15 @@ def select(settings: Any, names: Sequence[str]) -> Selection:
     )
 
 
-class Source:
-    """A graph and what is computed from it once, for all statistics.
-
-    Args:
-        columns: for another graph than the training graph: position of each node in the training
-            graph, -1 if it was not there.
-        width: the number of nodes of the training graph, with ``columns``.
-        nodes: ascending positions of the only nodes whose rows will be read; expensive rows of
-            others stay empty. None for all nodes.
-    """
-
-    progress: Progress | None = None
-
-    def __init__(
-        self,
-        graph: Graph,
-        device: torch.device | str = "cpu",
-        *,
-        columns: Array | None = None,
-        width: int | None = None,
-        nodes: Array | None = None,
-    ) -> None:
-        self.graph = graph
-        self.device = torch.device(device)
-        self.nodes = nodes
-        self.columns = None if columns is None else torch.from_numpy(columns).to(self.device)
-        self.width = width
-        self._results: dict[Hashable, Any] = {}
-
-    def once(self, key: Hashable, compute: Callable[[], _Result]) -> _Result:
-        """Return what a function computes; it is called once for each key."""
-        if key not in self._results:
-            self._results[key] = compute()
-        result: _Result = self._results[key]
-        return result
-
-    @cached_property
-    def cache(self) -> StatisticsCache:
-        """The results on disk; imported on use, because few statistics take long."""
-        from hpgmn.statistics.cache import StatisticsCache
-
-        return StatisticsCache.of_user()
-
-    def adjacency(self, neighbors: str) -> sp.csr_array:
-        """Return the graph's adjacency in one of the single modes, cached: (N, N)."""
-        return self.once(("adjacency", neighbors), lambda: self.graph.adjacency(neighbors))
-
-    def reindex(self, statistic: Statistic) -> Statistic:
-        """Express a statistic whose columns are nodes in the columns of the training graph."""
-        if self.columns is None:
-            return statistic
-        return reindex(statistic, self.columns, self.width or 0)
-
-    def tensor(self, array: Array) -> Tensor:
-        """Return an array as a float32 tensor on the device."""
-        return torch.from_numpy(np.require(array, np.float32, ["C", "W"])).to(self.device)
-
-
 @dataclass(frozen=True)
 class Request:
     """What a statistic of some replicas is built from.
 
     Attributes:
-        mode: the neighbour mode.
+        mode: the neighbour mode, with an edge type as :func:`mode_of` returns it.
         labels: (R, N) pseudo-labels; -1 is unknown.
-        shares: (R, N, C) class probabilities for soft counts, or None.
+        shares: (R, N, C) class probabilities for soft counts, or None; of a regression what
+            the mean targets average.
     """
 
     source: Source
@@ -245,6 +182,7 @@ class ClassCounts(Definition):
     @override
     def build(self, request: Request, settings: Selection) -> Statistic:
         is_soft = settings.soft_counts and request.shares is not None
+        is_soft = is_soft and not request.source.graph.is_regression
         labels = request.shares if is_soft else request.labels
         assert labels is not None
         counts = class_counts(request.adjacency, labels, request.num_classes)
@@ -271,14 +209,14 @@ class ClassMeans(Definition):
     """Settings that rows on disk depend on, by form."""
 
     @staticmethod
-    def is_sketched(graph: Graph, settings: Any) -> bool:
+    def is_sketched(graph: Graph, settings: Any, num_classes: int) -> bool:
         """Return whether class means of a graph are a sketch, by setting or by ``auto``.
 
         Replicas may read different neighbours, so edges in both directions count.
         """
         if settings.class_means_form != "auto":
             return bool(settings.class_means_form == "sketch")
-        width = graph.num_classes * graph.num_features
+        width = num_classes * graph.num_features
         half = 2 * graph.num_nodes * width
         in_batches = getattr(settings, "batch_size", 0) > 0
         is_shorter = settings.class_means_dim < graph.num_features
@@ -377,7 +315,9 @@ class ClassMeans(Definition):
         labels, num_classes = request.labels, request.num_classes
         unit_length = settings.class_means_scaling == "unit"
         # A trained model names its sketch in its settings.
-        sketched = request.source.width is None and self.is_sketched(request.source.graph, settings)
+        sketched = request.source.width is None and self.is_sketched(
+            request.source.graph, settings, request.num_classes
+        )
         form = self.choose_form(
             adjacency, x, len(labels), num_classes, settings, device, sketched=sketched
         )

@@ -13,15 +13,14 @@ import scipy.sparse as sp
 from hpgmn.base.errors import GraphError
 from hpgmn.base.sparse import SparseMatrix, transition
 from hpgmn.graph import Array, Graph
+from hpgmn.graph.edges import sorted_csr
 from hpgmn.statistics.definitions import (
     AdjacencyRows,
     AttributeRows,
     ClassCounts,
     ClassMeans,
     Definition,
-    Progress,
     Request,
-    Source,
     diffusion_is_sketched,
 )
 from hpgmn.statistics.operators import Grouped, LinkedAttributes, NeighborMean, Statistic
@@ -32,6 +31,8 @@ from hpgmn.statistics.settings import (
     mode_of,
     statistic_names,
 )
+from hpgmn.statistics.source import Progress, Source
+from hpgmn.statistics.targets import TargetMeans, num_groups
 
 TWO_HOP_LIMIT = 2**28
 """Most entries of a two-hop matrix, 2 GiB; crocodile's has 32, squirrel's 8, pubmed's 1 million."""
@@ -43,6 +44,7 @@ DEFINITIONS: dict[str, Definition] = {
     "class_counts": ClassCounts(),
     "class_means": ClassMeans(),
     "adjacency": AdjacencyRows(),
+    "target_means": TargetMeans(),
 }
 
 
@@ -69,7 +71,8 @@ class LocalStatistics(Source):
 
     def on(self, graph: Graph) -> LocalStatistics:
         """Return the statistics of a graph of the same nodes with other edges, same columns."""
-        twin = LocalStatistics(graph, self.device, width=self.width)
+        types = self.edge_type_names
+        twin = LocalStatistics(graph, self.device, width=self.width, edge_type_names=types)
         twin.columns = self.columns
         return twin
 
@@ -92,20 +95,26 @@ class LocalStatistics(Source):
         return self._label_free("adjacency", neighbors, settings)
 
     def propagation(
-        self, neighbors: str, normalization: str, self_loop: float = 0.0
+        self, neighbors: str, normalization: str, self_loop: float = 0.0, num_types: int = 0
     ) -> SparseMatrix:
-        """Return the normalised adjacency (:func:`transition`), cached."""
+        """Return the normalised adjacency (:func:`transition`), cached.
+
+        With ``num_types`` those of the edge types, side by side: (N, T·N).
+        """
+        modes = [f"{neighbors}:{number}" for number in range(num_types)] or [neighbors]
 
         def compute() -> SparseMatrix:
-            matrix = transition(self.adjacency(neighbors), normalization, self_loop)
+            blocks = [transition(self.adjacency(mode), normalization, self_loop) for mode in modes]
+            matrix = blocks[0] if len(blocks) == 1 else sorted_csr(sp.hstack(blocks, format="csr"))
             return SparseMatrix(matrix, self.device)
 
-        return self.once(("propagation", neighbors, normalization, self_loop), compute)
+        return self.once(("propagation", *modes, normalization, self_loop), compute)
 
     def linked_attributes(self, neighbors: str, settings: StatisticsSettings) -> LinkedAttributes:
         """Return the attributes with the matrix of message passing."""
         self_loop = 0.0 if settings.mp_residual else 1.0
-        propagation = self.propagation(neighbors, settings.mp_normalization, self_loop)
+        types = len(self.edge_type_names) if settings.edge_types == "separate" else 0
+        propagation = self.propagation(neighbors, settings.mp_normalization, self_loop, types)
         return LinkedAttributes(self.attributes(settings.attributes_scaling), propagation)
 
     def two_hop(self, neighbors: str) -> SparseMatrix:
@@ -136,12 +145,12 @@ class LocalStatistics(Source):
             labels: (R, N) pseudo-labels; -1 is unknown.
             settings: one per replica; they may differ in ``neighbors`` alone.
             shares: (R, N, C) probabilities of each class, for ``soft_counts``; None takes the
-                labels as certain.
+                labels as certain. Of a regression what the mean targets average.
 
         Returns:
             A statistic for each name of :func:`statistic_names`.
         """
-        if not settings[0].soft_counts:
+        if not settings[0].soft_counts and "target_means" not in settings[0].statistics:
             shares = None
         inputs = (num_classes, list(settings), labels, shares)
         if self._latest is not None:
@@ -150,7 +159,7 @@ class LocalStatistics(Source):
             self._latest = None  # frees its memory before the next is built
         built: dict[str, Statistic] = {}
         parts: dict[tuple[str, str], Statistic] = {}
-        for name in statistic_names(settings[0]):
+        for name in statistic_names(settings[0], len(self.edge_type_names)):
             modes = [mode_of(name, replica.neighbors) for replica in settings]
             members = []
             for mode in dict.fromkeys(modes):
@@ -201,7 +210,7 @@ def fix_sketches(graph: Graph, settings: Any) -> Any:
     if "diffusion" in used and diffusion_is_sketched(graph, settings):
         named["diffusion_form"] = "sketch"
     uses_means = used & {"class_means", "neighbor_class_means"}
-    if uses_means and ClassMeans.is_sketched(graph, settings):
+    if uses_means and ClassMeans.is_sketched(graph, settings, num_groups(graph, settings)):
         named["class_means_form"] = "sketch"
     if all(getattr(settings, key) == value for key, value in named.items()):
         return settings

@@ -26,6 +26,7 @@ class Statistic(ABC):
     """An N×width matrix per replica, defined by its products."""
 
     width: int
+    num_matrices = 1  # of LinkedAttributes, one for each edge type
 
     @property
     def is_on_gpu(self) -> bool:
@@ -391,12 +392,17 @@ class NeighborMean(Statistic):
 
 
 class LinkedAttributes(Statistic):
-    """Attributes together with the matrix along which a network passes messages."""
+    """Attributes together with the matrix along which a network passes messages.
+
+    Args:
+        propagation: (N, N), or (N, T·N) with a matrix for each of T edge types.
+    """
 
     def __init__(self, attributes: Statistic, propagation: SparseMatrix) -> None:
         self.attributes = attributes
         self.propagation = propagation
         self.width = attributes.width
+        self.num_matrices = propagation.shape[1] // propagation.shape[0]
 
     @override
     def times(
@@ -410,10 +416,16 @@ class LinkedAttributes(Statistic):
 
 
 def propagate_linked(statistic: Statistic, hidden: Tensor) -> Tensor:
-    """Multiply hidden states (R, N, D) by the matrix of :class:`LinkedAttributes`."""
+    """Multiply hidden states by the matrix of :class:`LinkedAttributes`: (R, N, D).
+
+    Args:
+        hidden: (R, N, T·D), D columns for each edge type.
+    """
     if isinstance(statistic, Grouped):
         return statistic.of_members(propagate_linked, hidden)
     assert isinstance(statistic, LinkedAttributes)
+    if statistic.num_matrices > 1:
+        hidden = torch.cat(hidden.chunk(statistic.num_matrices, dim=-1), dim=1)  # (R, T·N, D)
     return split_replicas(statistic.propagation @ join_replicas(hidden), hidden.shape[0])
 
 
@@ -445,7 +457,7 @@ class Grouped(Statistic):
 
     def __init__(self, members: Sequence[tuple[Statistic, list[int]]]) -> None:
         self.members = members
-        self.width = members[0][0].width
+        self.width, self.num_matrices = members[0][0].width, members[0][0].num_matrices
         order = [replica for _, replicas in members for replica in replicas]
         self.position = {replica: position for position, replica in enumerate(order)}
 

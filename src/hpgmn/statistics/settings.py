@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from hpgmn.base.settings import setting
@@ -15,6 +16,9 @@ STATISTICS = (
 """The paper's four, adjacency rows, means of these over neighbours (two-hop statistics), means of
 attributes over several hops, and the state of a message-passing network."""
 
+TARGET_STATISTICS = ("target_means",)
+"""Statistics of a regression alone: the mean targets of neighbours."""
+
 
 FORMS = ("dense", "implicit", "topk", "sketch")
 """Forms of diffusion that may be set beside ``auto``."""
@@ -23,6 +27,9 @@ MEANS_FORMS = ("dense", "half", "sparse", "sketch", "factored")
 """Forms of class means that may be set beside ``auto``."""
 
 _AVERAGED = "neighbor_"
+# Message passing has a matrix per type instead.
+_BY_TYPE = ("class_counts", "class_means", "target_means")
+_SUFFIX = re.compile(r"(_out|_in)?(?:_type(\d+))?$")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,13 +37,21 @@ class StatisticsSettings:
     """Which statistics describe a node, and how each is scaled."""
 
     statistics: tuple[str, ...] = setting(
-        (*STATISTICS[:3], "adjacency"), "the local statistics in use", choices=STATISTICS
+        (*STATISTICS[:3], "adjacency"),
+        "the local statistics in use",
+        choices=(*STATISTICS, *TARGET_STATISTICS),
     )
     neighbors: str = setting(
         "both",
         "edge direction of neighbours; both: one set of statistics per direction",
         choices=NEIGHBORS,
         per_replica=True,
+    )
+    edge_types: str = setting(
+        "separate",
+        "class counts, class means and message passing for each edge type or for all together; no "
+        "effect on a graph without edge types",
+        choices=("separate", "merged"),
     )
     attributes_scaling: str = setting(
         "raw",
@@ -109,29 +124,41 @@ class StatisticsSettings:
     )
 
 
-def statistic_names(settings: StatisticsSettings) -> list[str]:
-    """Return the names of the statistics that a model with these settings encodes, per direction.
+def statistic_names(settings: StatisticsSettings, num_types: int = 0) -> list[str]:
+    """Return the names of the statistics of a model, one for each direction and edge type.
 
     >>> chosen = ("attributes", "diffusion")
     >>> statistic_names(StatisticsSettings(statistics=chosen, neighbors="both"))
     ['attributes', 'diffusion_out', 'diffusion_in']
+    >>> chosen = ("class_counts", "diffusion")
+    >>> statistic_names(StatisticsSettings(statistics=chosen, neighbors="out"), num_types=2)
+    ['class_counts_type0', 'class_counts_type1', 'diffusion']
     """
-    if settings.neighbors != "both":
-        return list(settings.statistics)
+    directions = ("_out", "_in") if settings.neighbors == "both" else ("",)
+    if settings.edge_types == "merged":
+        num_types = 0
+    types = [f"_type{number}" for number in range(num_types)] or [""]
     return [
-        name if name == "attributes" else f"{name}_{direction}"
+        f"{name}{direction}{edge_type}"
         for name in settings.statistics
-        for direction in (("",) if name == "attributes" else ("out", "in"))
+        for direction in (("",) if name == "attributes" else directions)
+        for edge_type in (types if name in _BY_TYPE else ("",))
     ]
 
 
 def base_name(name: str) -> str:
-    """Return a statistic's name without its direction.
+    """Return a statistic's name without its direction and edge type.
 
-    >>> base_name("class_means_out")
-    'class_means'
+    >>> base_name("class_means_out"), base_name("class_counts_in_type3")
+    ('class_means', 'class_counts')
     """
-    return name.removesuffix("_out").removesuffix("_in")
+    return _SUFFIX.sub("", name)
+
+
+def type_of(name: str) -> int | None:
+    """Return the number of a statistic's edge type; None if it reads all edges."""
+    match = _SUFFIX.search(name)
+    return None if match is None or match[2] is None else int(match[2])
 
 
 def averaged_statistic(name: str) -> str | None:
@@ -144,9 +171,10 @@ def averaged_statistic(name: str) -> str | None:
 
 
 def mode_of(name: str, neighbors: str) -> str:
-    """Return the single neighbour mode of a statistic."""
+    """Return the single neighbour mode of a statistic, such as "in", or "in:2" of edge type 2."""
     if name == "attributes":
         return "out"  # attributes have no neighbours: one form serves every mode
+    edge_type = type_of(name)
     if neighbors == "both":
-        return "out" if name.endswith("_out") else "in"
-    return neighbors
+        neighbors = "out" if name.startswith(f"{base_name(name)}_out") else "in"
+    return neighbors if edge_type is None else f"{neighbors}:{edge_type}"

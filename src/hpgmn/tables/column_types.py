@@ -171,7 +171,7 @@ class Number(Column):
 
     def check(self, table: Table) -> None:
         """See ``Column``."""
-        if not is_numeric(table.types[self.name]):
+        if not table.holds_numbers(self.name):
             raise not_numeric(table, self.name)
 
     def _names(self) -> list[str]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict
 
@@ -293,13 +294,13 @@ def assign_roles(
         if columns.directed is None:
             directed = preparation.roles["directed"]
         columns = _trained_columns(node_table, edge_table, columns, preparation.roles)
-    _refuse_unknown(node_table, edge_table, columns)
-    roles = {
+    _require_columns(node_table, edge_table, columns)
+    roles: dict[str, Any] = {
         role: _find(edge_table if role in _EDGE_ROLES else node_table, role, getattr(columns, role))
         for role in NAMES
     }
     weight = roles["weight"]
-    if weight is not None and not is_numeric(edge_table.types[weight]):
+    if weight is not None and not edge_table.holds_numbers(weight):
         raise not_numeric(edge_table, weight, is_weight=True)
     for group in (_NODE_ROLES, _EDGE_ROLES):
         used = [roles[role] for role in group if roles[role] is not None]
@@ -420,19 +421,11 @@ def _open_edges(path: Path) -> Table:
     return open_table(path, [NAMES[role] for role in _EDGE_ROLES if NAMES[role]])
 
 
-def _find(table: Table, role: str, name: str | None) -> Any:
-    """Return the column of a role; None if an optional one is missing."""
-    if name:
-        return name
-    if name is None and (detected := _detect_columns(table, role)):
-        return detected[0]
-    if role in _REQUIRED:
-        raise GraphError(
-            f"{table.label} has no column for the {role} ({', '.join(NAMES[role])}); its columns "
-            f"are {list_names(table.types, _MAX_LISTED, '')}.",
-            column_remedy("Name the column", role),
-        )
-    return None
+def _find(table: Table, role: str, name: str | None) -> str | None:
+    """Return the column of a role, None if there is none."""
+    if name is None:
+        return next(iter(_detect_columns(table, role)), None)
+    return name or None
 
 
 def _detect_columns(table: Table, role: str) -> list[str]:
@@ -441,38 +434,48 @@ def _detect_columns(table: Table, role: str) -> list[str]:
     return [by_name[name] for name in NAMES.get(role, ()) if name in by_name]
 
 
-def _refuse_unknown(node_table: Table, edge_table: Table, columns: Columns) -> None:
-    """Refuse names of columns that a table does not have, all at once."""
-    options: dict[str, list[str]] = {role: [getattr(columns, role)] for role in NAMES}
-    options |= {option: list(getattr(columns, option) or ()) for option in _LISTS}
-    options |= {"edge_time": [columns.edge_time], "split_by": list(columns.split_by or ())[1:]}
-    unknown: dict[str, list[str]] = {}
-    error = None
-    for option, names in options.items():
-        is_edge = option in _EDGE_ROLES or option.startswith("edge_")
-        table = edge_table if is_edge else node_table
-        for name in (name for name in names if name and name not in table.types):
-            unknown.setdefault(table.label, []).append(name)
-            error = error or _unknown_column(table, option, name)
-    if error is None:
+def _require_columns(nodes: Table, edges: Table, columns: Columns) -> None:
+    """Refuse names of columns that do not exist, and the lack of required ones, all at once."""
+    faults: dict[Table, list[tuple[str, Remedy]]] = {}
+    for option in (info.name for info in fields(columns)):
+        table = edges if option in _EDGE_ROLES or option.startswith("edge_") else nodes
+        value = getattr(columns, option)
+        if option in NAMES:
+            if option in _REQUIRED and not _find(table, option, value):
+                usual = f"for the {option} ({', '.join(NAMES[option])})"
+                remedy = column_remedy(f"Name the {option} column", option)
+                faults.setdefault(table, []).append((usual, remedy))
+            value = (value,)
+        elif option == "edge_time":
+            value = (value,)
+        elif option == "split_by":
+            value = (value or ())[1:]
+        elif option not in _LISTS:
+            continue
+        for name in value or ():
+            if name and name not in table.types:
+                fault = f"'{name}'", _nearest_column(table, option, name)
+                faults.setdefault(table, []).append(fault)
+    if not faults:
         return
-    if sum(map(len, unknown.values())) == 1:
-        raise error
-    tables = [f"{label} has no column {list_names(names)}" for label, names in unknown.items()]
-    raise SettingError(f"{'; '.join(tables)}.", error.remedy)
-
-
-def _unknown_column(table: Table, option: str, name: str) -> SettingError:
-    best = nearest(name, table.types, 0.75) or next(iter(_detect_columns(table, option)), None)
-    hint = f"Did you mean '{best}'? " if best else ""
-    value: Any = [best] if best and option in _LISTS else best
-    if option == "split_by":
-        value = None
-    action = f"{hint}Choose from: {list_names(table.types, _MAX_LISTED, '')}"
-    return SettingError(
-        f"{table.label} has no column '{name}'.",
-        Remedy(action, option=option, value=value, flag=_FLAGS.get(option)),
+    message = ". ".join(
+        f"{table.label} has no column {', '.join(what for what, _ in listed)}; its columns are "
+        f"{list_names(table.types, _MAX_LISTED, '')}"
+        for table, listed in faults.items()
     )
+    remedies = [remedy for listed in faults.values() for _, remedy in listed]
+    lacks_role = any(remedy.option in _REQUIRED and remedy.value is None for remedy in remedies)
+    error = GraphError if lacks_role else SettingError
+    raise error(f"{message}.", functools.reduce(Remedy.__and__, remedies))
+
+
+def _nearest_column(table: Table, option: str, name: str) -> Remedy:
+    """Return the remedy for a name that is no column: the most similar one."""
+    best = nearest(name, table.types, 0.75) or next(iter(_detect_columns(table, option)), None)
+    if best is None or option == "split_by":
+        return column_remedy("Name another column", option)
+    value: Any = [best] if option in _LISTS else best
+    return Remedy(f"Use '{best}'", option=option, value=value, flag=_FLAGS.get(option))
 
 
 def _column_in_use(option: str, name: str, table: Table) -> SettingError:
@@ -510,7 +513,7 @@ def _attributes(
     requested = tuple(table.types) if columns.attributes is None else columns.attributes
     names = tuple(name for name in requested if name not in reserved and name not in columns.drop)
     for name in () if prepare else names:
-        if not is_numeric(table.types[name]):
+        if not table.holds_numbers(name):
             raise not_numeric(table, name)
     return names
 

@@ -16,6 +16,7 @@ A column with missing values gets one more attribute, which marks them. Labels a
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -127,6 +128,18 @@ def check_columns(columns: Sequence[Column], table: Table) -> None:
         )
     for column in columns:
         column.check(table)
+
+
+_LABEL = re.compile(
+    r"(?<![a-z])(is)?_?(fraud|outcome|status|churn|default|result|verdict|spam|bot|risk)", re.I
+)
+
+
+def likely_label(preparation: Mapping[str, Any]) -> str | None:
+    """Return an attribute that may be the label: of few values, by its name or missing values."""
+    few = [column for column in preparation["columns"] if column["kind"] in ("category", "flag")]
+    named = [column["name"] for column in few if _LABEL.search(column["name"])]
+    return next(iter([*named, *(column["name"] for column in few if column["has_missing"])]), None)
 
 
 def fit(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 import io
+import itertools
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -47,6 +48,7 @@ _COMMENTS = ("#", "%")
 _RAGGED = re.compile(r"Row #(\d+): Expected (\d+) columns, got (\d+)")
 _WHOLE = re.compile(r"[+-]?\d+(\.0*)?")
 _ZEROS = re.compile(r"(?<=\d)\.0*$")
+_CODE = r"^\s*0\d"  # a postal code rather than an integer
 
 
 class Table(ABC):
@@ -66,6 +68,7 @@ class Table(ABC):
         self.has_header = has_header
         self.prefix = ""  # of the options about its columns, "edge_" of an edge table
         self.types: dict[str, pa.DataType] = {}
+        self.codes: frozenset[str] = frozenset()
         for name, kind in types:
             if name in self.types:
                 raise GraphError(
@@ -114,6 +117,15 @@ class Table(ABC):
             rows: the approximate rows per batch; batches of a CSV file go by bytes.
         """
 
+    def holds_numbers(self, column: str) -> bool:
+        """Whether a column can be read as numbers; integers with leading zeros can."""
+        return is_numeric(self.types[column]) or column in self.codes
+
+    def keep_codes(self, names: Iterable[str]) -> None:
+        """Read columns of integers with leading zeros, such as postal codes, as text."""
+        self.codes = frozenset(names)
+        self.types |= dict.fromkeys(self.codes, pa.string())
+
     def first_text(self, column: str) -> tuple[int, str] | None:
         """Return row and value of the first entry that is not a number, or None."""
         row = 0
@@ -146,6 +158,10 @@ class CsvTable(Table):
         with readable(path):
             schema = self._open(path, {}, _PROBE_BYTES).schema
         super().__init__(path, zip(schema.names, schema.types, strict=True), names is None)
+        integers = [name for name, kind in self.types.items() if pa.types.is_integer(kind)]
+        heads = self.batches(dict.fromkeys(integers, TEXT)) if integers else ()
+        for head in itertools.islice(heads, 1):
+            self.keep_codes(name for name in integers if has_codes(head.column(name)))
 
     def _open(self, path: Path, types: Mapping[str, pa.DataType], block: int) -> Any:
         convert = pacsv.ConvertOptions(column_types=types, include_columns=list(types))
@@ -241,6 +257,11 @@ class MemoryTable(Table):
             for name, kind in zip(table.column_names, table.schema.types, strict=True)
         ]
         super().__init__(Path(label), types, False)
+        self.keep_codes(
+            name
+            for name, parsed in self._parsed.items()
+            if pa.types.is_integer(parsed.type) and has_codes(table.column(name))
+        )
 
     def has_integers(self, column: str) -> bool:
         """See ``Table``; ids in text stay as they are written."""
@@ -273,6 +294,11 @@ def _parse_text(column: Any) -> Any:
     parsed = pacsv.read_csv(file, read, parse, convert).column(0)
     is_text = pa.types.is_string(parsed.type) or pa.types.is_binary(parsed.type)
     return column if is_text else parsed
+
+
+def has_codes(column: Any) -> bool:
+    """Whether some integers in text have leading zeros, which a number would lose."""
+    return bool(pc.any(pc.match_substring_regex(column, _CODE)).as_py())
 
 
 def open_table(path: Path, edge_names: Sequence[Collection[str]] = ()) -> Table:

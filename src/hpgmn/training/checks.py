@@ -9,6 +9,7 @@ import numpy as np
 
 from hpgmn.base.errors import HPGMNError, Remedy, SettingError
 from hpgmn.base.metrics import has_positive, rarest_class
+from hpgmn.base.tasks import hide_labels
 from hpgmn.graph import Array, Graph, Split
 
 SKEWED = 0.8
@@ -53,20 +54,31 @@ class LabelCounts:
 
 def check_split(graph: Graph, split: Split, number: int | str) -> list[str]:
     """Refuse a split that cannot be trained on; return warnings."""
+    if graph.is_regression:
+        return _check_targets(graph, split, number)
     counts = LabelCounts.of(graph.y, split, graph.num_classes)
     return check_counts(counts, graph.class_names, graph.name, number)
+
+
+def _check_targets(graph: Graph, split: Split, number: int | str) -> list[str]:
+    """Refuse a split whose targets cannot be learned or validated; return warnings."""
+    _require_nodes(
+        {part: int(getattr(split, part).sum()) for part in ("train", "val")}, graph.name, number
+    )
+    low, high = (float(edge(graph.y[split.train])) for edge in (np.min, np.max))
+    if low == high:
+        raise HPGMNError(
+            f"The target is {low:g} on all train nodes of split {number} of '{graph.name}'.",
+            "Label nodes with other targets",
+        )
+    return []
 
 
 def check_counts(
     counts: LabelCounts, class_names: Sequence[str], graph: str, number: int | str
 ) -> list[str]:
     """Refuse the counts of a split that cannot be trained on; return warnings."""
-    for part, size in counts.sizes.items():
-        if not size:
-            raise HPGMNError(
-                f"Split {number} of '{graph}' has no {part} nodes.",
-                Remedy("Give it some") | "Let hpgmn.random_splits(graph) make splits",
-            )
+    _require_nodes(counts.sizes, graph, number)
     seen = int((counts.train > 0).sum())
     if seen < 2:
         raise HPGMNError(
@@ -88,6 +100,15 @@ def check_counts(
             "they select the best epoch and model poorly. Label others, or make other splits."
         )
     return warnings
+
+
+def _require_nodes(sizes: dict[str, int], graph: str, number: int | str) -> None:
+    for part, size in sizes.items():
+        if not size:
+            raise HPGMNError(
+                f"Split {number} of '{graph}' has no {part} nodes.",
+                Remedy("Give it some") | "Let hpgmn.random_splits(graph) make splits",
+            )
 
 
 def scarce_classes(counts: Array, class_names: Sequence[str]) -> list[str]:
@@ -152,8 +173,8 @@ def skewed_classes(counts: Array, class_names: Sequence[str], metric: str) -> li
 
 
 def seen_labels(graph: Graph, splits: Sequence[Split]) -> Array:
-    """Return (S, N) the labels that training and selection may see, -1 elsewhere."""
-    return np.stack([np.where(split.train | split.val, graph.y, -1) for split in splits])
+    """Return (S, N) the labels that training and selection may see, unknown elsewhere."""
+    return np.stack([hide_labels(graph.y, split.train | split.val) for split in splits])
 
 
 def positive_class(

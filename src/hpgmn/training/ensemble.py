@@ -84,11 +84,15 @@ class Predictor(Protocol):
 
 
 def mix_logits(parts: Sequence[tuple[float, Tensor]]) -> Tensor:
-    """Return the weighted mean of log-probabilities, from weights and logits (…, C)."""
+    """Return the weighted mean of log-probabilities, from weights and logits (…, C).
+
+    Targets (…, 1) are averaged themselves.
+    """
     total = torch.zeros_like(parts[0][1], dtype=torch.float64)
+    is_regression = total.shape[-1] == 1
     for weight, logits in parts:
-        total += weight * logits.double().log_softmax(dim=-1)
-    return total.float()
+        total += weight * (logits if is_regression else logits.double().log_softmax(dim=-1))
+    return total if is_regression else total.float()
 
 
 def member_folder(name: str) -> str:
@@ -239,7 +243,8 @@ class SavedEnsemble:
     ) -> Tensor:
         """Return calibrated class probabilities (M, C) of the nodes of a graph, of one split."""
         mean = mean_logits(self.logits(graph, device, nodes))[None]
-        return calibrated_probabilities(mean, self.calibration[:1])[0].float()
+        values = calibrated_probabilities(mean, self.calibration[:1])[0]
+        return values if values.shape[-1] == 1 else values.float()
 
     def write(self, folder: Path) -> None:
         """Write ``ensemble.json`` and the members' models."""

@@ -31,6 +31,7 @@ from hpgmn.base.files import (
 from hpgmn.base.machine import free_gpu_bytes
 from hpgmn.base.parsing import read_json
 from hpgmn.base.settings import FitSettings, make_settings, per_replica_names, settings_dict
+from hpgmn.base.tasks import is_known
 from hpgmn.graph import Array, Graph
 from hpgmn.models import is_custom
 from hpgmn.models.memory import NODE_PENALTIES
@@ -233,7 +234,7 @@ def fit_replicas(
 
         with torch.cuda.device(torch_device) if torch_device.type == "cuda" else nullcontext():
             task = make_task(graph, replicas, masks, torch_device)
-            sizes = (task.train_labels >= 0).sum(axis=1).tolist()
+            sizes = is_known(task.train_labels).sum(axis=1).tolist()
             plan = _plan(
                 folder,
                 identity,
@@ -321,7 +322,7 @@ def _plan(
 def _mean_score(scores: Tensor) -> float:
     """Return the mean of the best scores so far; NaN where epochs are fixed and none counts."""
     mean = float(scores.mean())
-    return mean if mean >= 0 else math.nan
+    return mean if math.isfinite(mean) else math.nan
 
 
 class EpochMonitor:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from hpgmn.base.machine import one_thread
-from hpgmn.base.metrics import Metric, class_loss
+from hpgmn.base.metrics import Metric
 from hpgmn.models.stage import ModelEntry, TrainingStage, TrainingTask
 from hpgmn.training.state import (
     HISTORY,
@@ -45,6 +45,7 @@ def run_rounds(
     rounds, stage = entry.rounds(task), entry.stages["main"](task, {})
     if fixed is not None:
         stage = replace(stage, epochs=int(fixed.max()), patience=0)
+    objectives = [task.subset([number]).objective_on("cpu") for number in range(replicas)]
     state.seconds["statistics"] += time.perf_counter() - started
     numbers = {"round": torch.zeros(replicas, dtype=torch.int64)}  # a state needs parameters
     current = start_stage(stage.name, numbers, ({}, {}), replicas, torch.device("cpu"))
@@ -59,13 +60,15 @@ def run_rounds(
             for number in current.live:
                 loss, logits, labels = rounds.update(number)
                 valid = torch.ones_like(labels, dtype=torch.bool)
-                values = (loss, class_loss(logits, labels, valid), metric(logits, labels, valid))
-                row[:, number] = torch.cat(values)
+                objective = objectives[number]
+                val_loss = objective.validation_loss(logits, labels, valid)
+                score = metric(objective.values(logits), labels, valid)
+                row[:, number] = torch.cat([loss, val_loss, score])
         current.epoch += 1
         live = torch.tensor(current.live)
         loss, val_loss, score = row[:, live]
-        if fixed is not None:  # higher than at the start in that round alone
-            val_loss, score = loss, torch.where(fixed[live] == current.epoch, 0.0, -2.0)
+        if fixed is not None:  # a score in that round alone
+            val_loss, score = loss, torch.where(fixed[live] == current.epoch, 0.0, math.nan)
             row[1:] = math.nan
         update_best(current, live, current.epoch, score, val_loss, stage.patience)
         for key, values_of_replicas in zip(HISTORY, row, strict=True):

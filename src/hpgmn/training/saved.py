@@ -17,6 +17,7 @@ from hpgmn.base.errors import HPGMNError, Remedy
 from hpgmn.base.files import RUN_FORMAT, damaged_file, read_tensors, write_tensors
 from hpgmn.base.metrics import mean_logits
 from hpgmn.base.settings import make_settings, settings_dict
+from hpgmn.base.tasks import hide_labels, is_target
 from hpgmn.graph import Array, Graph
 from hpgmn.models import find_model, is_custom
 from hpgmn.models.stage import ModelEntry, Parameters, Replica, TrainingTask, logits
@@ -45,12 +46,19 @@ def _check_content(
             raise ValueError(f"{name} is of {len(value)} runs, the metadata of {replicas}")
         if "/" in name and not any_dtype and value.dtype != torch.float32:
             raise ValueError(f"{name} is of type {value.dtype}")
-        if not value.isfinite().all():
+        if name != "train_labels" and not value.isfinite().all():
             raise ValueError(f"{name} is not finite")
     labels = tensors["train_labels"]
-    if labels.shape != (replicas, nodes) or labels.is_floating_point():
+    is_regression = labels.is_floating_point()
+    if labels.shape != (replicas, nodes) or is_regression != (not classes):
         raise ValueError(f"train_labels is of shape {tuple(labels.shape)} and type {labels.dtype}")
-    if labels.numel() and not -1 <= int(labels.min()) <= int(labels.max()) < classes:
+    if is_regression and labels.isinf().any():
+        raise ValueError("train_labels is not finite")
+    if (
+        not is_regression
+        and labels.numel()
+        and not -1 <= int(labels.min()) <= int(labels.max()) < classes
+    ):
         raise ValueError(f"train_labels names a class beyond the {classes} there are")
     if metadata["node_ids"] is not None and len(metadata["node_ids"]) != nodes:
         raise ValueError(f"{len(metadata['node_ids'])} node_ids for {nodes} nodes")
@@ -61,7 +69,7 @@ def read_calibration(metadata: dict[str, Any], replicas: int, kind: str = "") ->
 
     Earlier versions wrote temperatures, or nothing.
     """
-    classes = len(metadata["class_names"])
+    classes = len(metadata["class_names"]) or 1
     temperatures = metadata.pop(f"{kind}temperatures", None) or [1.0] * replicas
     stored = metadata.pop(f"{kind}calibration", None)
     if stored is None:
@@ -82,7 +90,7 @@ class SavedModel:
 
     Attributes:
         done: the best parameters of every stage.
-        train_labels: (R, N), -1 outside the train nodes.
+        train_labels: (R, N), unknown outside the train nodes.
         metadata: name, fingerprint, sizes and class names of the training graph.
         node_ids: ids of the training graph's nodes, if it has any.
         calibration: (R, 3, C), see :mod:`hpgmn.base.calibration`; the identity by default.
@@ -128,7 +136,7 @@ class SavedModel:
             calibrator: how [by a temperature].
         """
         require_finite(fitted.logits, graph)
-        labels = np.stack([np.where(mask, graph.y, -1) for mask in train])
+        labels = np.stack([hide_labels(graph.y, mask) for mask in train])
         metadata = {
             "graph": graph.name,
             "fingerprint": graph.fingerprint,
@@ -138,6 +146,8 @@ class SavedModel:
             "source": entry.source,
             "preparation": graph.preparation,
         }
+        if graph.edge_type_names:
+            metadata["edge_type_names"] = list(graph.edge_type_names)
         replicas = [
             replace(replica, settings=fix_sketches(graph, replica.settings))
             for replica in fitted.replicas
@@ -148,11 +158,11 @@ class SavedModel:
                 fitted.statistics,
                 tuple(fitted.replicas),
                 labels,
-                np.full_like(labels, -1),
+                hide_labels(labels, False),
                 graph.num_classes,
             )
             model._latest = ModelOnGraph(entry, task, fitted.done, fitted.logits)
-        if val is not None:
+        if val is not None and not graph.is_regression:
             calibrator = calibrator or Calibrator()
             model.calibration = calibrator.fit(fitted.logits, graph.y, val)
             model.mean_calibration = model._fit_mean(calibrator, fitted.logits, graph.y, val)
@@ -188,7 +198,10 @@ class SavedModel:
                     "written.",
                     Remedy("Train again with a lower learning rate", setting="lr"),
                 )
-        tensors["train_labels"] = torch.from_numpy(self.train_labels.astype(np.int32))
+        labels = self.train_labels
+        tensors["train_labels"] = torch.from_numpy(
+            labels if is_target(labels) else labels.astype(np.int32)
+        )
         metadata = self.metadata | {
             "format": RUN_FORMAT,
             "model": self.entry.name,
@@ -262,7 +275,8 @@ class SavedModel:
         _check_content(tensors, metadata, len(replicas), any_dtype)
         node_ids = metadata.pop("node_ids")
         names = None if node_ids is None else np.asarray(node_ids)
-        labels = tensors["train_labels"].numpy().astype(np.int64)
+        labels = tensors["train_labels"].numpy()
+        labels = labels if is_target(labels) else labels.astype(np.int64)
         return cls(entry, replicas, done, labels, metadata, names, *maps)
 
     @property
@@ -373,11 +387,14 @@ class SavedModel:
     ) -> Tensor:
         """Return class probabilities (M, C) averaged over the replicas, the seeds of one split.
 
+        Of a regression they are targets (M, 1).
+
         The average is calibrated, not its members: it predicts the classes that ``metrics.json``
         scores.
         """
         mean = mean_logits(self.logits(graph, device, nodes, shared))[None]
-        return calibrated_probabilities(mean, self.mean_calibration[:1])[0].float()
+        values = calibrated_probabilities(mean, self.mean_calibration[:1])[0]
+        return values if values.shape[-1] == 1 else values.float()
 
     def _task(
         self,
@@ -402,13 +419,17 @@ class SavedModel:
         rows = None if reads_all else nodes
         statistics = None if shared is None else shared.get(rows is None)
         if statistics is None:
-            statistics = LocalStatistics(graph, device, columns=columns, width=width, nodes=rows)
+            types = self.metadata.get("edge_type_names", ())
+            statistics = LocalStatistics(
+                graph, device, columns=columns, width=width, nodes=rows, edge_type_names=types
+            )
             if shared is not None:
                 shared[rows is None] = statistics
         known = np.arange(width) if columns is None else columns
-        labels = np.where(known >= 0, self.train_labels[:, np.maximum(known, 0)], -1)
-        nothing, classes = np.full_like(labels, -1), len(self.class_names)
-        return TrainingTask(statistics, tuple(self.replicas), labels, nothing, classes)
+        labels = hide_labels(self.train_labels[:, np.maximum(known, 0)], known >= 0)
+        nothing, classes = hide_labels(labels, False), len(self.class_names)
+        replicas, trained = tuple(self.replicas), self.train_labels
+        return TrainingTask(statistics, replicas, labels, nothing, classes, trained)
 
     def known_positions(self, graph: Graph) -> Array | None:
         """Return the position of each node in the training graph, -1 if new, matched by node_ids.

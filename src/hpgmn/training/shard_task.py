@@ -15,6 +15,7 @@ from typing_extensions import override
 
 from hpgmn.base.errors import HPGMNError, Remedy, SettingError
 from hpgmn.base.metrics import metric as metric_of
+from hpgmn.base.objectives import Classification, Objective
 from hpgmn.base.sparse import SparseMatrix, to_device
 from hpgmn.graph import Array, Split
 from hpgmn.models.hpgmn import stage_on_statistics
@@ -198,9 +199,10 @@ class ShardTask:
         return np.where(self.rows.split.val, self.rows.y, -1)[None]
 
     @property
-    def class_weights(self) -> Tensor | None:
-        """(R, C) weights of the train nodes of each class; None: all alike."""
-        return None if self.balanced is None else self.balanced.expand(len(self.replicas), -1)
+    def objective(self) -> Objective:
+        """The loss over classes, with the weights of all ranks' train nodes."""
+        weights = None if self.balanced is None else self.balanced.expand(len(self.replicas), -1)
+        return Classification(self.num_classes, weights)
 
     def subset(self, chosen: Sequence[int]) -> ShardTask:
         """Select replicas."""

@@ -11,12 +11,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol, Self, TypeAlias
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from hpgmn.base.machine import free_gpu_bytes
-from hpgmn.base.metrics import Metric, class_loss
+from hpgmn.base.metrics import Metric
+from hpgmn.base.objectives import Objective
 from hpgmn.base.randomness import Noise
+from hpgmn.base.tasks import is_known
 from hpgmn.graph import Array
 from hpgmn.models.layers import Output
 from hpgmn.models.stage import (
@@ -79,14 +82,14 @@ class LabelledNodes:
 
     @classmethod
     def of(cls, labels: Array, device: torch.device, ranks: Ranks | None = None) -> LabelledNodes:
-        """Select the nodes whose label is not -1; several ranks count theirs together."""
-        known = torch.from_numpy(labels).to(device)
-        valid = known >= 0
+        """Select the nodes whose label is known; several ranks count theirs together."""
+        valid = torch.from_numpy(is_known(labels)).to(device)
+        known = torch.from_numpy(np.where(is_known(labels), labels, 0)).to(device)
         length = max(int(valid.sum(dim=1).max()), 1)
         if ranks is not None and ranks.size > 1:
             length = int(valid.sum())
         nodes = torch.argsort(~valid, dim=1, stable=True)[:, :length]
-        chosen = known.gather(1, nodes).clamp(min=0), valid.gather(1, nodes)
+        chosen = known.gather(1, nodes), valid.gather(1, nodes)
         if ranks is None or ranks.size == 1:
             return cls(nodes, *chosen)
         counts = ranks.gather_numbers(length)
@@ -129,23 +132,19 @@ class Task(Protocol):
 
     @property
     def train_labels(self) -> Array:
-        """(R, N), or (1, N) for all replicas; -1 outside the train nodes."""
+        """(R, N), or (1, N) for all replicas; unknown outside the train nodes."""
 
     @property
     def val_labels(self) -> Array:
         """The same for the validation nodes."""
 
     @property
-    def num_classes(self) -> int:
-        """C."""
+    def objective(self) -> Objective:
+        """The loss of the task and the unit of its outputs."""
 
     @property
     def device(self) -> torch.device:
         """Where tensors live."""
-
-    @property
-    def class_weights(self) -> Tensor | None:
-        """(R, C) weights of the train nodes of each class; None: all alike."""
 
     def subset(self, chosen: Sequence[int]) -> Self:
         """Select replicas."""
@@ -216,7 +215,7 @@ class StageRunner:
             val_valid = torch.ones_like(val_labels, dtype=torch.bool)
         self._val_labels = val_labels.expand(len(live), -1)
         self._val_valid = val_valid.expand(len(live), -1)
-        self.class_weights = self.task.class_weights if stage.is_supervised else None
+        self.objective = self.task.objective
         self.weights = {
             name: torch.tensor(values, device=device)
             for name, values in stage.penalty_weights.items()
@@ -320,8 +319,8 @@ class StageRunner:
                 noises = [Noise(self.keys, number) for number in self.noise_steps(epoch)]
             loss = self._step(optimizer, self._full_loss(noises, epoch))
         values = [loss]
-        if self._fixed is not None:  # higher than at the start in that epoch alone
-            score, val_loss = torch.where(self._fixed == epoch, 0.0, -2.0), loss
+        if self._fixed is not None:  # a score in that epoch alone
+            score, val_loss = torch.where(self._fixed == epoch, 0.0, float("nan")), loss
         elif self.stage.is_supervised:
             score, val_loss = self.evaluate()
             values += [val_loss, score]
@@ -415,7 +414,7 @@ class StageRunner:
                 for values in (nodes.labels, nodes.valid)
             )
             total = self.ranks.sum if self.ranks.size > 1 else None
-            loss = class_loss(logits, labels, valid, self.class_weights, total)
+            loss = self.objective.loss(logits, labels, valid, total)
         for name, weight in self.weights.items():
             loss = loss + weight * output.penalties[name]
         return loss
@@ -441,7 +440,7 @@ class StageRunner:
             grown = epoch / first.consistency_warmup
             weight = weight * (grown.clamp(max=1) if isinstance(grown, Tensor) else min(1.0, grown))
         outputs = [self._forward(self.stage.inputs, noise) for noise in noises]
-        index = self.train.nodes.unsqueeze(-1).expand(-1, -1, self.task.num_classes)
+        index = self.train.nodes.unsqueeze(-1).expand(-1, -1, self.objective.output_dim)
         loss = torch.stack(
             [
                 self._weighted_loss(output, output.logits.gather(1, index), self.train)
@@ -466,8 +465,9 @@ class StageRunner:
         if self.ranks.size > 1:
             logits = self.ranks.gather(logits)
         if self.ranks.is_first:
-            score = self.metric(logits, self._val_labels, self._val_valid)
-            loss = class_loss(logits, self._val_labels, self._val_valid)
+            labels = (self._val_labels, self._val_valid)
+            score = self.metric(self.objective.values(logits), *labels)
+            loss = self.objective.validation_loss(logits, *labels)
         else:
             score = loss = torch.zeros(len(self.keys), device=logits.device)
         if self.ranks.size > 1:

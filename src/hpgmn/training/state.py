@@ -200,7 +200,7 @@ def start_stage(
         first=moments[0],
         second=moments[1],
         best={key: value.clone() for key, value in parameters.items()},
-        best_score=torch.full((replicas,), -1.0, device=device),
+        best_score=torch.full((replicas,), -math.inf, device=device),
         best_loss=torch.full((replicas,), float("inf"), device=device),
         best_epoch=torch.zeros(replicas, dtype=torch.int64, device=device),
         overflowed=torch.zeros(replicas, dtype=torch.bool, device=device),

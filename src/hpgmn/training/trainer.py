@@ -21,9 +21,9 @@ import torch
 from torch import Tensor
 
 from hpgmn.base.errors import HPGMNError, Remedy
-from hpgmn.base.metrics import Metric
-from hpgmn.base.metrics import metric as metric_of
+from hpgmn.base.metrics import Metric, selection_metric
 from hpgmn.base.randomness import Noise
+from hpgmn.base.tasks import is_known
 from hpgmn.graph import Array, Graph
 from hpgmn.models import find_model
 from hpgmn.models.hpgmn import HPGMNSettings, class_shares, estimator_logits, pseudo_labels
@@ -312,7 +312,7 @@ def train(
         epochs: for some stages (R,) the epoch whose parameters each replica keeps, 0 for the
             initial ones. Validation then selects nothing and ``should_finish`` is not called.
     """
-    scorer, state = metric_of(metric, positive), state or TrainState()
+    scorer, state = selection_metric(metric, positive), state or TrainState()
     if entry.rounds is not None:
         if "main" not in state.done:
             fixed = (epochs or {}).get("main")
@@ -402,7 +402,7 @@ def _run_stage(
 
     def cause(number: int) -> tuple[str, Remedy]:
         alone, stage = build_stage(task, build, state, [number])
-        nodes = torch.from_numpy(alone.train_labels[0] >= 0).nonzero()[:, 0].to(task.device)
+        nodes = torch.from_numpy(is_known(alone.train_labels[0])).nonzero()[:, 0].to(task.device)
         return cause_of_divergence(stage, task.replicas[number], nodes)
 
     finish_stage(state, runner.stage, task.replicas, cause, fixed)

@@ -22,8 +22,8 @@ from hpgmn.base.settings import make_settings, settings_dict
 from hpgmn.base.version import __version__
 from hpgmn.evaluation.scores import Difference, Score, paired_difference, scores
 from hpgmn.graph import Graph
+from hpgmn.graph.content import graph_content
 from hpgmn.graph.datasets import DATASETS, PROTOCOLS, load
-from hpgmn.graph.graph import graph_content
 from hpgmn.models import find_model, settings_for
 from hpgmn.models.stage import Replica
 from hpgmn.statistics import LocalStatistics, averaged_statistic

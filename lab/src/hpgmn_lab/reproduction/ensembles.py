@@ -25,8 +25,8 @@ from hpgmn.base.machine import hardware
 from hpgmn.base.version import __version__
 from hpgmn.evaluation.scores import Score, independent_values, scores
 from hpgmn.graph import Graph
+from hpgmn.graph.content import graph_content
 from hpgmn.graph.datasets import PROTOCOLS, load
-from hpgmn.graph.graph import graph_content
 from hpgmn.runs.ensemble import ensemble_logits, ensemble_weights
 from hpgmn.runs.fit import Monitor, TrainedMember, Training
 from hpgmn.runs.folder import prepare_folder

@@ -89,7 +89,7 @@ class Baseline(nn.Module):
                 if name.endswith("bias"):  # Adam would follow the rounding of a zero gradient
                     value.requires_grad_(False)
         if settings.is_deep and has_classifier:
-            self.classifier = Linear(replicas, widths[-1], task.num_classes)
+            self.classifier = Linear(replicas, widths[-1], task.output_dim)
 
     def connect(
         self,
@@ -161,7 +161,7 @@ def layer_widths(task: TrainingTask) -> list[int]:
     first = task.settings[0]
     widths = [task.graph.num_features, *[first.hidden_dim] * first.layers]
     if not (isinstance(first, DeepSettings) and first.is_deep):
-        widths[-1] = task.num_classes
+        widths[-1] = task.output_dim
     return widths
 
 

@@ -140,4 +140,10 @@ def _floats(graph: Graph, settings: BMGCNSettings) -> tuple[int, int]:
     return parameters, per_node + int(edges * (12 + 2 * settings.layers))
 
 
-ENTRY = ModelEntry("bmgcn", BMGCNSettings, {"estimator": estimator_stage, "main": _main}, _floats)
+ENTRY = ModelEntry(
+    "bmgcn",
+    BMGCNSettings,
+    {"estimator": estimator_stage, "main": _main},
+    _floats,
+    predicts_targets=False,
+)

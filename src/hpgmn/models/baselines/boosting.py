@@ -15,9 +15,9 @@ from torch.nn.utils.rnn import pad_sequence
 from typing_extensions import override
 
 from hpgmn.base.errors import HPGMNError, Remedy
-from hpgmn.base.metrics import class_loss
 from hpgmn.base.randomness import Noise
 from hpgmn.base.settings import FitSettings, inherited_setting, rate_setting, setting
+from hpgmn.base.tasks import is_known, target_scale
 from hpgmn.graph import Array, Graph
 from hpgmn.models.baselines.booster_text import clean_booster
 from hpgmn.models.baselines.node_table import (
@@ -87,7 +87,9 @@ class BoostingRounds:
 
     def __init__(self, task: TrainingTask) -> None:
         lightgbm = _import_lightgbm()
-        self._trees = trees_per_round(task.num_classes)
+        self._trees = trees_per_round(task)
+        self._is_regression = task.is_regression
+        self._objectives = [task.subset([r]).objective_on("cpu") for r in range(len(task.replicas))]
         self._bases = make_bases(task.statistics, task.settings[0])
         fixed = label_free_rows(task.statistics, task.settings[0], self._bases)
         weights = task.class_weights
@@ -100,9 +102,9 @@ class BoostingRounds:
         self._labels: list[tuple[Tensor, Tensor]] = []
         for number in range(len(task.replicas)):
             train, val = task.train_labels[number], task.val_labels[number]
-            nodes = np.flatnonzero(train >= 0)
-            others = np.flatnonzero(val >= 0)
-            counted = label_rows(task.statistics, modes_of(self._bases), train, task.num_classes)
+            nodes, others = (np.flatnonzero(is_known(labels)) for labels in (train, val))
+            learned = standard_labels(task, number)
+            counted = label_rows(task.statistics, modes_of(self._bases), learned, task.num_classes)
             both = np.concatenate([nodes, others])
             rows = np.concatenate([fixed[both], counted[both]], axis=1)
             weight = None
@@ -110,7 +112,7 @@ class BoostingRounds:
                 weight = self._class_weights[number].numpy()[train[nodes]]
             parameters = _parameters(task, number, nodes.size, rows.shape[1])
             data = lightgbm.Dataset(
-                rows[: nodes.size], label=train[nodes], weight=weight, params=parameters
+                rows[: nodes.size], label=learned[nodes], weight=weight, params=parameters
             )
             self._boosters.append(lightgbm.Booster(parameters, data))
             self._rows.append(rows)
@@ -138,10 +140,10 @@ class BoostingRounds:
             scores += sums.reshape(scores.shape)
         self._iterations[replica].append(booster.current_iteration())
         train, val = self._labels[replica]
-        logits = class_logits(torch.from_numpy(scores)).float()[None]
+        raw = torch.from_numpy(scores)
+        logits = (raw if self._is_regression else class_logits(raw)).float()[None]
         seen = torch.ones(1, train.numel(), dtype=torch.bool)
-        weights = None if self._class_weights is None else self._class_weights[[replica]]
-        loss = class_loss(logits[:, : train.numel()], train[None], seen, weights)
+        loss = self._objectives[replica].loss(logits[:, : train.numel()], train[None], seen)
         return loss, logits[:, train.numel() :], val[None]
 
     def parameters(self, rounds: Sequence[int]) -> Parameters:
@@ -160,9 +162,18 @@ class BoostingRounds:
         return {_TEXT: pad_sequence(texts, batch_first=True)} | bases
 
 
-def trees_per_round(num_classes: int) -> int:
-    """Return the number of trees in a round: one for two classes, else one for each class."""
-    return 1 if num_classes == 2 else num_classes
+def trees_per_round(task: TrainingTask) -> int:
+    """Return the trees in a round: one for two classes or targets, else one for each class."""
+    return 1 if task.num_classes == 2 else task.output_dim
+
+
+def standard_labels(task: TrainingTask, replica: int) -> Array:
+    """Return the train labels of a replica, (N,); targets are standardised."""
+    labels: Array = task.train_labels[replica]
+    if not task.is_regression:
+        return labels
+    mean, std = target_scale(task.reference_labels[replica])
+    return np.asarray((labels - mean) / std)
 
 
 def class_logits(scores: Tensor) -> Tensor:
@@ -182,9 +193,15 @@ def _threads(numbers: int) -> int:
 
 def _parameters(task: TrainingTask, number: int, nodes: int, width: int) -> dict[str, Any]:
     settings: BoostingSettings = task.settings[number]
-    several = {"objective": "multiclass", "num_class": task.num_classes}
+    objective: dict[str, Any] = {"objective": "multiclass", "num_class": task.num_classes}
+    if task.is_regression:
+        objective = {"objective": "regression"}
+        if settings.regression_loss == "huber":
+            objective = {"objective": "huber", "alpha": 1.0}
+    elif task.num_classes == 2:
+        objective = {"objective": "binary"}
     return {
-        **({"objective": "binary"} if task.num_classes == 2 else several),
+        **objective,
         "metric": "none",
         "learning_rate": settings.lr,
         "num_leaves": settings.leaves,
@@ -222,18 +239,19 @@ class Boosting(RowModel):
             name: value[0].cpu().numpy() for name, value in stored.items() if name != _TEXT
         }
         self.columns = columns(task.graph, task.settings[0], self._bases, _class_names(task))
-        width, trees = len(self.columns), trees_per_round(task.num_classes)
+        width, trees = len(self.columns), trees_per_round(task)
         self._boosters = [
             _read_booster(row.cpu().numpy().tobytes(), width, trees) for row in stored[_TEXT]
         ]
 
     @override
     def rows(self, inputs: Mapping[str, Any], noise: Noise | None, nodes: Tensor | None) -> Tensor:
-        found, trees = [], trees_per_round(self._task.num_classes)
+        found, trees = [], trees_per_round(self._task)
         for replica in range(len(self._boosters)):
             chosen = torch.arange(self._task.graph.num_nodes) if nodes is None else nodes[replica]
             scores = self._predict(replica, chosen.cpu().numpy(), raw_score=True)
-            found.append(class_logits(torch.from_numpy(scores.reshape(chosen.numel(), trees))))
+            raw = torch.from_numpy(scores.reshape(chosen.numel(), trees))
+            found.append(raw if self._task.is_regression else class_logits(raw))
         return torch.stack(found).float().to(self._task.device)
 
     def table(self, replica: int, nodes: Array) -> Array:
@@ -241,7 +259,7 @@ class Boosting(RowModel):
         task = self._task
         fixed = label_free_rows(task.statistics, task.settings[0], self._bases)
         if self._counted is None or self._counted[0] != replica:
-            labels, modes = task.train_labels[replica], modes_of(self._bases)
+            labels, modes = standard_labels(task, replica), modes_of(self._bases)
             self._counted = replica, label_rows(task.statistics, modes, labels, task.num_classes)
         return np.concatenate([fixed[nodes], self._counted[1][nodes]], axis=1)
 
@@ -312,7 +330,7 @@ def _main(task: TrainingTask, done: Mapping[str, Parameters]) -> TrainingStage:
 def _floats(graph: Graph, settings: BoostingSettings) -> tuple[int, int]:
     per_direction = 3 + (settings.hops + 2) * settings.svd_dim + 3 * graph.num_classes + 2
     width = min(graph.num_features, RAW_ATTRIBUTES) + settings.svd_dim + 2 * per_direction
-    return 500 * settings.leaves * graph.num_classes, width
+    return 500 * settings.leaves * max(graph.num_classes, 1), width
 
 
 ENTRY = ModelEntry(

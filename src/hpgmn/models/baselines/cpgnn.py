@@ -246,4 +246,6 @@ def _floats(graph: Graph, settings: CPGNNSettings) -> tuple[int, int]:
     return parameters, per_node + max(graph.num_classes, 2) * (6 * settings.rounds + 12)
 
 
-ENTRY = ModelEntry("cpgnn", CPGNNSettings, {"prior": _prior, "main": _main}, _floats)
+ENTRY = ModelEntry(
+    "cpgnn", CPGNNSettings, {"prior": _prior, "main": _main}, _floats, predicts_targets=False
+)

@@ -89,9 +89,9 @@ class DirGCN(Baseline, NodeModel):
         self.classify: Linear | None = None
         if first.jump != "none" or first.is_deep:
             joined = first.hidden_dim * (first.layers if first.jump == "concat" else 1)
-            self.classify = Linear(replicas, joined, task.num_classes)
+            self.classify = Linear(replicas, joined, task.output_dim)
         else:
-            widths[-1] = task.num_classes
+            widths[-1] = task.output_dim
         layer = partial(_BothWays, out_share=first.out_share)
         self.convolve = stack_layers(layer, replicas, widths)
         self.connect_layers(task, self.convolve, widths, has_classifier=False)

@@ -269,7 +269,7 @@ class LogisticRegression(RowModel):
         self.standardise: Standardised | None = None
         if first.embedding_scaling == "standard":
             self.standardise = Standardised(replicas, first.hidden_dim).requires_grad_(False)
-        self.classify = Linear(replicas, first.hidden_dim, task.num_classes)
+        self.classify = Linear(replicas, first.hidden_dim, task.output_dim)
 
     @override
     def rows(self, inputs: Mapping[str, Any], noise: Noise | None, nodes: Tensor | None) -> Tensor:

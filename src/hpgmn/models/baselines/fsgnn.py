@@ -74,7 +74,7 @@ class FSGNN(Baseline, RowModel):
         )
         # Ones as in the authors' code, so that weight decay acts on them from the start.
         self.weigh = Gate(replicas, hops, start=1.0)
-        self.classify = Linear(replicas, hops * first.hidden_dim, task.num_classes)
+        self.classify = Linear(replicas, hops * first.hidden_dim, task.output_dim)
 
     @override
     def rows(self, inputs: Mapping[str, Any], noise: Noise | None, nodes: Tensor | None) -> Tensor:

@@ -103,7 +103,7 @@ class GAT(Baseline, NodeModel):
         )
         if not first.is_deep:
             self.convolve[-1] = GATConvolution(
-                replicas, widths[-2], task.num_classes, first.output_heads, concat=False
+                replicas, widths[-2], task.output_dim, first.output_heads, concat=False
             )
         self.connect_layers(task, self.convolve, widths)
         self.attention_rate = task.drop_rate("attention_dropout")

@@ -81,7 +81,7 @@ class GCNJK(Baseline, NodeModel):
         self.convolve = stack_layers(Convolution, replicas, widths)
         self.connect_layers(task, self.convolve, widths, has_classifier=False)
         joined = first.hidden_dim * (first.layers if first.jump == "concat" else 1)
-        self.classify = Linear(replicas, joined, task.num_classes)
+        self.classify = Linear(replicas, joined, task.output_dim)
 
     @override
     def outputs(self, inputs: Mapping[str, Any], noise: Noise | None, *, penalties: bool) -> Output:

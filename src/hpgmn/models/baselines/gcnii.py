@@ -125,7 +125,7 @@ class GCNII(Baseline, NodeModel):
         width = settings[0].hidden_dim
         self.encode = StatisticLinear(len(settings), task.graph.num_features, width)
         self.convolve = DeepConvolutions(settings, task.device)
-        self.classify = Linear(len(settings), width, task.num_classes)
+        self.classify = Linear(len(settings), width, task.output_dim)
 
     @override
     def outputs(self, inputs: Mapping[str, Any], noise: Noise | None, *, penalties: bool) -> Output:

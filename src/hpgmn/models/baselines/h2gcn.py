@@ -43,7 +43,7 @@ class H2GCN(Baseline, NodeModel):
         first, replicas = task.settings[0], len(task.replicas)
         width, self.rounds = first.hidden_dim, first.rounds
         self.encode = StatisticLinear(replicas, task.graph.num_features, width)
-        self.classify = Linear(replicas, parts(self.rounds) * width, task.num_classes)
+        self.classify = Linear(replicas, parts(self.rounds) * width, task.output_dim)
 
     @override
     def outputs(self, inputs: Mapping[str, Any], noise: Noise | None, *, penalties: bool) -> Output:

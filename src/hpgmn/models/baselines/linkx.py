@@ -55,7 +55,7 @@ class LINKX(RowModel):
             replicas, [task.graph.num_features, *[hidden] * first.attributes_layers]
         )
         self.join = Linear(replicas, 2 * hidden, hidden)
-        self.classify = MLP(replicas, [*[hidden] * first.layers, task.num_classes])
+        self.classify = MLP(replicas, [*[hidden] * first.layers, task.output_dim])
         self.adjacency_rate = task.drop_rate("adjacency_dropout")
         self.attributes_rate = task.drop_rate("attributes_dropout")
         self.drop_rate = task.drop_rate("dropout")

@@ -324,5 +324,9 @@ def _floats(graph: Graph, settings: LWGCNSettings) -> tuple[int, int]:
 
 
 ENTRY = ModelEntry(
-    "lwgcn", LWGCNSettings, {"estimator": estimator_stage, "gcnii": _gcnii, "main": _main}, _floats
+    "lwgcn",
+    LWGCNSettings,
+    {"estimator": estimator_stage, "gcnii": _gcnii, "main": _main},
+    _floats,
+    predicts_targets=False,
 )

@@ -76,7 +76,7 @@ class MixHop(Baseline, NodeModel):
             MixHopConvolution(replicas, inputs, first.hidden_dim, first.powers)
             for inputs in [task.graph.num_features, *[wide] * (first.layers - 1)]
         )
-        self.classify = Linear(replicas, wide, task.num_classes)
+        self.classify = Linear(replicas, wide, task.output_dim)
 
     @override
     def outputs(self, inputs: Mapping[str, Any], noise: Noise | None, *, penalties: bool) -> Output:

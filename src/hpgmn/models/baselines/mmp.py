@@ -61,7 +61,7 @@ class MMP(Baseline, NodeModel):
             Convolution(replicas, width, width) for _ in range(first.layers)
         )
         self.gate = Linear(replicas, 2 * width, 4 if first.keep_gate else 3)
-        self.classify = Linear(replicas, width, task.num_classes)
+        self.classify = Linear(replicas, width, task.output_dim)
 
     @override
     def outputs(self, inputs: Mapping[str, Any], noise: Noise | None, *, penalties: bool) -> Output:

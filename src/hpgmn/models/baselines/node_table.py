@@ -2,11 +2,11 @@
 
 Columns, the edge columns once per direction: attributes, their means over 1 to ``hops`` steps,
 their extremes among neighbours if they are few, degrees, class counts and shares of the neighbours
-and of the nodes two steps away from train labels, adjacency rows reduced by a truncated SVD, and
-their means over neighbours. A node's own label is in no column of its
-row: the adjacency has no self-loops, and two steps away the nodes are left out whose hash falls
-into the same fold as the node's. Leaving out the node alone would not do: where many nodes share a
-hub, a count that is one lower than the others' tells the label.
+and of the nodes two steps away from train labels (of a regression their mean targets), adjacency
+rows reduced by a truncated SVD, and their means over neighbours. A node's own label is in no column
+of its row: the adjacency has no self-loops, and two steps away the nodes are left out whose hash
+falls into the same fold as the node's. Leaving out the node alone would not do: where many nodes
+share a hub, a count that is one lower than the others' tells the label.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from hpgmn.base.files import array_digest
 from hpgmn.base.machine import one_thread
 from hpgmn.base.randomness import signs, text_keys
 from hpgmn.base.sparse import transition
+from hpgmn.base.tasks import is_known, is_target
 from hpgmn.graph import Array, Graph
 from hpgmn.statistics import LocalStatistics
 from hpgmn.statistics.diffusion import node_keys
@@ -136,20 +137,27 @@ def label_free_rows(statistics: LocalStatistics, settings: Any, bases: Bases) ->
 def label_rows(
     statistics: LocalStatistics, modes: Sequence[str], labels: Array, num_classes: int
 ) -> Array:
-    """Return the columns from train labels, (N,) with -1 elsewhere: (N, W) float32."""
-    known = one_hot(labels, num_classes).astype(np.float32)
+    """Return the columns from train labels, (N,) and unknown elsewhere: (N, W) float32.
+
+    Of targets, which are standardised, means take the place of counts and shares.
+    """
+    if is_target(labels):
+        flags = is_known(labels)
+        known = np.stack([np.where(flags, labels, 0), flags], axis=1).astype(np.float32)
+    else:
+        known = one_hot(labels, num_classes).astype(np.float32)
     folds = node_keys(statistics.graph).numpy() % FOLDS
-    parts = []
+    parts: list[Array] = []
     for mode in modes:
         counts = statistics.adjacency(mode) @ known
-        parts += [counts, *_shares(counts)]
+        parts += _means(counts) if is_target(labels) else [counts, *_shares(counts)]
         mean = _matrix(statistics, mode, "row")
         far = np.zeros_like(counts)
         for fold in range(FOLDS):
             members = np.flatnonzero(folds == fold)
             others = np.where((folds == fold)[:, None], np.float32(0), known)
             far[members] = mean[members] @ (mean @ others)
-        parts += _shares(far)
+        parts += _means(far) if is_target(labels) else _shares(far)
     return np.concatenate(parts, axis=1, dtype=np.float32)
 
 
@@ -189,7 +197,15 @@ def columns(graph: Graph, settings: Any, bases: Bases, class_names: Sequence[str
                 Column(statistic, f"{place}component {k + 1} of the links to {near}")
                 for k in range(settings.svd_dim)
             ]
-    for mode in modes:
+    for mode in modes if graph.is_regression else ():
+        near = _NAMES[mode]
+        found += [
+            Column("target_means", f"mean target of {near}"),
+            Column("target_means", f"number of {near} with a target"),
+            Column("neighbor_target_means", f"mean target of {near} two steps away"),
+            Column("neighbor_target_means", f"share of {near} two steps away with a target"),
+        ]
+    for mode in () if graph.is_regression else modes:
         near = _NAMES[mode]
         found += [Column("class_counts", f"number of {near} of class '{c}'") for c in class_names]
         found += [Column("class_counts", f"share of class '{c}' of {near}") for c in class_names]
@@ -233,6 +249,12 @@ def _shares(counts: Array) -> list[Array]:
     """Return rows divided by their sums, zeros where it is 0, and (N, 1) the sums."""
     total = counts.sum(axis=1, keepdims=True)
     return [np.divide(counts, total, out=np.zeros_like(counts), where=total > 0), total]
+
+
+def _means(sums: Array) -> list[Array]:
+    """Return the mean (N, 1) of sums and counts (N, 2), 0 without any, and the counts."""
+    total, count = sums[:, :1], sums[:, 1:]
+    return [np.divide(total, count, out=np.zeros_like(total), where=count > 0), count]
 
 
 def _column_scale(x: sp.csr_array) -> Array:
