@@ -119,7 +119,7 @@ def test_training_sees_no_later_edge(tmp_path, model):
     ("edges", "options", "message"),
     [
         ({}, {"as_of": "yesterday"}, "as_of takes a date such as 2024-03-01"),
-        ({}, {"as_of": "2019-05-01"}, r"begins later \(2024-01-01T00:30:00\): no edge is left"),
+        ({}, {"as_of": "2019-05-01"}, "begins at 2024-01-01T00:30:00: no edge is left"),
         ({"time": None}, {"as_of": "2024-01-20"}, "that holds dates, and none does"),
         (
             {"time": None, "sent": TIMES, "booked": TIMES},

@@ -92,7 +92,7 @@ class Remedy:
         feasible = [
             remedy
             for remedy in remedies
-            if remedy.option is None or re.split("[ /]", remedy._as_option())[0] not in without
+            if remedy.option is None or re.split("[ /]", remedy.as_option())[0] not in without
         ]
         remedies = feasible or [Remedy(remedy.action) for remedy in remedies]
         first, *others = (remedy._phrase(cli) for remedy in remedies)

@@ -39,7 +39,8 @@ def convert(
     from hpgmn.graph import Graph
     from hpgmn.graph.conversion import read_graph_tables
     from hpgmn.graph.files import check_target, graph_name, write_graph
-    from hpgmn.tables.columns import Columns, open_tables
+    from hpgmn.tables.columns import open_tables
+    from hpgmn.tables.options import Columns
 
     check_target(out, overwrite=overwrite)
     opened = open_tables(tables, Columns(**columns), nodes=nodes)

@@ -23,7 +23,8 @@ from hpgmn.graph.homophily import node_homophily
 from hpgmn.graph.validation import PARTS
 
 if TYPE_CHECKING:
-    from hpgmn.tables.columns import ColumnOptions, Columns, Tables
+    from hpgmn.tables.columns import Tables
+    from hpgmn.tables.options import ColumnOptions, Columns
     from hpgmn.tables.reading import TableData
 
 logger = logging.getLogger(__name__)
@@ -132,8 +133,9 @@ def from_networkx(
     make: Any, network: Any, columns: ColumnOptions, prepare: bool, name: str | None
 ) -> Any:
     """Make a graph of class ``make``; see ``Graph.from_networkx``."""
-    from hpgmn.tables.columns import Columns, assign_roles, check_column_options, network_columns
+    from hpgmn.tables.columns import assign_roles, network_columns
     from hpgmn.tables.memory import read_networkx
+    from hpgmn.tables.options import Columns, check_column_options
 
     requested = Columns(**check_column_options(columns))
     read = read_networkx(network)
@@ -150,7 +152,7 @@ def reading_options(
     preparation: Mapping[str, Any] | None = None,
 ) -> tuple[Columns, dict[str, Any]]:
     """Return the columns and preparation to read with, as those of another graph if given."""
-    from hpgmn.tables.columns import Columns, check_column_options
+    from hpgmn.tables.options import Columns, check_column_options
     from hpgmn.tables.preparation import Preparation
 
     columns = Columns(**check_column_options(options))

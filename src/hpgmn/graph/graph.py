@@ -24,7 +24,7 @@ from hpgmn.graph.validation import PARTS as PARTS
 from hpgmn.graph.validation import Attributes as Attributes
 
 if TYPE_CHECKING:
-    from hpgmn.tables.columns import ColumnOptions
+    from hpgmn.tables.options import ColumnOptions
 
 NEIGHBORS = ("out", "in", "undirected", "both")
 """Edge directions; "both" means one set of statistics for each direction."""
@@ -194,7 +194,7 @@ class Graph:
             prepare: False: attributes stay as they are and must be numbers.
             name: the graph's name; None: the network's name.
             **columns: ``label``, ``split``, ``weight``, ``edge_type``, ``attributes``, ``drop`` and
-                so on; see :class:`hpgmn.tables.columns.Columns`.
+                so on; see :class:`hpgmn.tables.options.Columns`.
         """
         from hpgmn.graph.conversion import from_networkx
 
@@ -232,7 +232,7 @@ class Graph:
             name: the graph's name.
             **columns: ``id``, ``label``, ``split``, ``source``, ``target``, ``weight``,
                 ``edge_type``, ``attributes``, ``drop``, ``categories``, ``split_by``,
-                ``drop_unknown_edges`` and ``directed``; see :class:`hpgmn.tables.columns.Columns`.
+                ``drop_unknown_edges`` and ``directed``; see :class:`hpgmn.tables.options.Columns`.
 
         >>> from hpgmn import from_tables
         >>> people = {"id": ["ann", "bob", "cat"], "age": [41, 35, 28], "label": ["a", "b", None]}

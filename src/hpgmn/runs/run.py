@@ -192,21 +192,20 @@ class Run:
             if copy.is_file():
                 graph = read_graph(copy)
             else:
-                fitted = self._preparation()
-                roles = (fitted["preparation"] or {}).get("roles", {})
-                dates = {name: roles[name] for name in ("edge_time", "as_of") if roles.get(name)}
-                graph = load(source, self.spec.protocol, **fitted, **dates)
+                graph = load(source, self.spec.protocol, **self._preparation(trained=True))
         except HPGMNError as error:
             remedy = remedy if error.remedy is None else error.remedy | remedy
             raise type(error)(error.message, remedy) from None
         if graph.fingerprint != self.model.metadata["fingerprint"]:
-            place = copy if copy.is_file() else self.spec.graph
-            raise HPGMNError(f"{place} is no longer the graph the model was trained on.", remedy)
+            source = str(copy) if copy.is_file() else self.spec.graph
+            raise HPGMNError(f"{source} is no longer the graph the model was trained on.", remedy)
         return graph
 
-    def _preparation(self) -> dict[str, Any]:
+    def _preparation(self, trained: bool = False) -> dict[str, Any]:
         fitted = self.model.metadata.get("preparation")  # earlier versions: none
-        return {"preparation": fitted, "prepare": fitted is not None}
+        roles = fitted["roles"] if trained and fitted else {}
+        dates = {name: roles[name] for name in ("edge_time", "as_of") if roles.get(name)}
+        return {"preparation": fitted, "prepare": fitted is not None, **dates}
 
     def load_graph(
         self,
@@ -230,17 +229,9 @@ class Run:
             return self.graph.full
         if add:
             return load(source, **(columns or {}), onto=self.graph, log=notify)
-        graph = load(
-            source,
-            **self._preparation(),
-            **(columns or {}),
-            earlier_ids=self.model.node_ids,
-            log=notify,
-        )
-        if (
-            graph.fingerprint == self.model.metadata["fingerprint"]
-            and self.spec.protocol is not None
-        ):
+        options = {**self._preparation(), **(columns or {})}
+        graph = load(source, **options, earlier_ids=self.model.node_ids, log=notify)
+        if self.spec.protocol is not None and self._is_trained(graph):
             return load(source, self.spec.protocol)
         return graph
 
@@ -256,8 +247,8 @@ class Run:
 
     def _is_trained(self, graph: Graph) -> bool:
         """Whether a graph is the trained one, also with later edges."""
-        is_full = "graph" in self.__dict__ and graph is self.graph.full
-        return is_full or graph.fingerprint == self.model.metadata["fingerprint"]
+        trained, fingerprint = self.__dict__.get("graph"), self.model.metadata["fingerprint"]
+        return graph.fingerprint == fingerprint or (trained is not None and graph is trained.full)
 
     def models_of(self, split: int | None = None) -> tuple[int, Predictor]:
         """Return the number of a split (None: the first) and the models of its seeds."""

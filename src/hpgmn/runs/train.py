@@ -248,7 +248,7 @@ def open_graph(
         )
     tables = {**options.get("tables", {}), **(columns or {})}
     if tables:
-        from hpgmn.tables.columns import check_column_options
+        from hpgmn.tables.options import check_column_options
 
         tables = check_column_options(tables, "entry of tables:")
     options["tables"] = tables

@@ -127,7 +127,7 @@ def train_command(source: str, identity: Mapping[str, Any], settings: Mapping[st
             words += ["--set", f"{name}={format_setting(value)}"]
     command = shlex.join(words)
     if "tables" in identity:
-        from hpgmn.tables.columns import column_option
+        from hpgmn.tables.options import column_option
 
         command += "".join(f" {column_option(*item)}" for item in identity["tables"].items())
     return command

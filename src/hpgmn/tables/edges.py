@@ -16,8 +16,9 @@ import pyarrow.compute as pc
 from hpgmn.base.edge_types import MISSING
 from hpgmn.base.errors import GraphError, Remedy, SettingError
 from hpgmn.tables.column_types import Category, Column, Date, Number, describe_days, read_values
-from hpgmn.tables.columns import Tables, column_remedy
+from hpgmn.tables.columns import Tables
 from hpgmn.tables.edge_columns import EdgeColumnReader
+from hpgmn.tables.options import column_remedy
 from hpgmn.tables.preparation import Log
 from hpgmn.tables.sources import (
     NUMBER,
@@ -111,10 +112,10 @@ def read_edges(
     if tables.edge_type is not None:
         read_as[tables.edge_type] = TEXT
     limit = None if tables.as_of is None else time_limit(tables)
-    times = np.empty(0 if limit is None else num_edges)
-    time_type = Date if limit is not None and is_date(table.types[tables.edge_time]) else Number
+    time, times = tables.edge_time or "", np.empty(0 if limit is None else num_edges)
+    time_type = Date if time and is_date(table.types[time]) else Number
     if limit is not None:
-        read_as[tables.edge_time] = time_type.read_as
+        read_as[time] = time_type.read_as
     type_numbers: dict[str, int] = {}
     edge_index = np.empty((2, num_edges), np.int32)
     edge_weight = None if tables.weight is None else np.empty(num_edges, np.float32)
@@ -151,8 +152,8 @@ def read_edges(
             words = as_text(table, tables.edge_type, group.column(tables.edge_type))
             edge_type[start : start + size] = _number_words(words, type_numbers)
         if limit is not None:
-            column = group.column(tables.edge_time).combine_chunks()
-            times[start : start + size] = time_type.read(table, tables.edge_time, column)
+            column = group.column(time).combine_chunks()
+            times[start : start + size] = time_type.read(table, time, column)
         reader.add(group, start)
         start += size
         progress(f"Reading the edges in {table.label}", start, num_edges)
@@ -220,7 +221,9 @@ def _are_early(tables: Tables, times: Array, limit: float, log: Log) -> Array:
     where = f"{tables.edges.label}: column '{tables.edge_time}'"
     if not is_early.any():
         first = np.nanmin(times, initial=np.inf)
-        begin = f"begins later ({_describe_time(tables, first)})" if first < np.inf else "is empty"
+        is_days = is_date(tables.edges.types[tables.edge_time or ""])
+        begin = f"begins at {describe_days(first) if is_days else first}"
+        begin = begin if first < np.inf else "is empty"
         raise GraphError(
             f"{where} {begin}: no edge is left to train on as of {tables.as_of}.",
             column_remedy("Choose a later time", "as_of")
@@ -232,12 +235,6 @@ def _are_early(tables: Tables, times: Array, limit: float, log: Log) -> Array:
         "ones for tests and predictions only."
     )
     return is_early
-
-
-def _describe_time(tables: Tables, time: float) -> str:
-    if not is_date(tables.edges.types[tables.edge_time or ""]):
-        return f"{time:g}"
-    return describe_days(time)
 
 
 def _number_words(words: Any, numbers: dict[str, int]) -> Array:

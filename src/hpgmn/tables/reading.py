@@ -19,9 +19,10 @@ import pyarrow.compute as pc
 from hpgmn.base.edge_types import MAX_TYPES, OTHER, match_types, merge_rare_types
 from hpgmn.base.errors import GraphError, Remedy, count_noun, list_names
 from hpgmn.tables.column_types import Column, Degree, describe_days
-from hpgmn.tables.columns import Tables, column_remedy
+from hpgmn.tables.columns import Tables
 from hpgmn.tables.edge_columns import add_aggregates, is_repeated, log_degrees
 from hpgmn.tables.edges import EdgeData, id_keys, read_edges
+from hpgmn.tables.options import column_remedy
 from hpgmn.tables.preparation import Log, Preparation, fit
 from hpgmn.tables.sources import (
     NUMBER,
