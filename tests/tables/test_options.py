@@ -35,5 +35,5 @@ def test_options_are_written_as_on_the_command_line():
 
 
 def test_unknown_options_are_refused():
-    with pytest.raises(SettingError, match="'edge_dorp'.*edge_drop"):
+    with pytest.raises(SettingError, match=r"'edge_dorp'.*edge_drop"):
         check_column_options({"edge_dorp": ["x"]})
