@@ -9,11 +9,10 @@ from hypothesis.extra.numpy import arrays
 from scipy.stats import binom, spearmanr
 from sklearn.metrics import mean_absolute_error, r2_score, root_mean_squared_error
 
-from hpgmn.base.errors import SettingError
+from hpgmn.base.errors import SettingError, format_score
 from hpgmn.base.metrics import (
     REGRESSION_METRICS,
     conformal_quantile,
-    format_score,
     plain_score,
     require_metric,
     selection_metric,

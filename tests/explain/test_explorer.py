@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 import hpgmn.explain.explorer as module
-from hpgmn.explain.columns import COLUMN_EFFECTS_NOTE
 from hpgmn.explain.explorer import explorer_data, sample_nodes
 from hpgmn.explain.node import explain_node
 from hpgmn.explain.replicas import open_replicas
@@ -72,8 +71,11 @@ def test_every_node_has_the_numbers_of_its_explanation(named_graph, fit):
                 assert names[changed["prediction"]] == own.prediction
                 chance = own.probabilities[own.prediction]
                 assert changed["probability"] == pytest.approx(chance, abs=1e-5)
-        notes = set(result.notes) - {COLUMN_EFFECTS_NOTE}
-        assert notes == {*content["notes"], *row["notes"]}
+        assert set(result.notes) == {*content["notes"], *row["notes"]}
+        largest = result.column_effects[:5]
+        assert row["columns"] == [
+            [str(one), pytest.approx(one.effect, abs=1e-5), one.error] for one in largest
+        ]
     assert turned
 
 

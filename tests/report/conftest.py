@@ -163,6 +163,7 @@ def understanding(
         "class_names": list(classes),
         "model": "hpgmn",
         "statistics": {"class_counts": 0.75, "attributes": 0.25},
+        "columns": {"amount (out, mean)": 0.5, "<b>age</b>": 0.125},
         "sampled": 30,
         "patterns": patterns,
         "redundant": [sorted([numbers[0], numbers[-2]])],

@@ -3,6 +3,8 @@
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 import pytest
 
@@ -162,3 +164,34 @@ def test_a_graph_that_changed_is_not_taken_for_the_trained_one(run, small_graph,
             opened.predict()
     finally:
         path.write_bytes(content)
+
+
+def test_a_run_on_edge_types_is_opened_and_extended(tmp_path):
+    random = np.random.default_rng(0)
+    names = [f"n{number}" for number in range(24)]
+    ends = {"source": random.choice(names, 60), "target": random.choice(names, 60)}
+    types = {"kind": random.choice(["card", "wire"], 60)}
+    nodes = {"size": random.normal(size=24).round(2), "label": ["a", "b"] * 12}
+    pa_csv.write_csv(pa.table({"id": names} | nodes), tmp_path / "nodes.csv")
+    pa_csv.write_csv(pa.table(ends | types), tmp_path / "edges.csv")
+    graph = hpgmn.load(tmp_path, edge_type="kind")
+    statistics = ("attributes", "class_counts", "class_means", "message_passing")
+    settings = SHORT | {"statistics": statistics}
+    run = hpgmn.train(graph, splits=(0,), settings=settings, out=tmp_path / "run", report=False)
+    opened = open_run(run.folder)
+    expected = run.predict().probabilities
+    np.testing.assert_allclose(opened.predict().probabilities, expected, atol=1e-6)
+    new = tmp_path / "new"
+    new.mkdir()
+    link = {"source": ["x", "n0"], "target": ["n1", "x"]}
+    pa_csv.write_csv(pa.table({"id": ["x"], "size": [0.5]}), new / "nodes.csv")
+    found = {}
+    for kinds in (["card", "wire"], ["wire", "card"]):
+        pa_csv.write_csv(pa.table(link | {"kind": kinds}), new / "edges.csv")
+        found[kinds[0]] = opened.predict(new, add=True, only_new=True).probabilities
+    whole = hpgmn.load(new, onto=graph)
+    assert whole.edge_type.tolist() == [*graph.edge_type.tolist(), 1, 0]
+    np.testing.assert_allclose(
+        run.predict(whole).probabilities[-1:], found["wire"], atol=1e-6, rtol=0
+    )
+    assert abs(found["card"] - found["wire"]).max() > 1e-4

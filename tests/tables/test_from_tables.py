@@ -350,7 +350,7 @@ def test_later_tables_have_the_types_of_the_first():
     ("option", "message"),
     [
         ("kinds", r"no column 'kinds'; .*\(edge_type=\"kind\"\)"),
-        ("source", "cannot be both source and edge_type"),
+        ("source", "cannot be both source and edge type"),
         (7, r"edge_type takes a column name \(got 7\)"),
     ],
 )

@@ -140,7 +140,8 @@ def audit(
 ) -> Audit:
     """Look for defects of a graph, and measure whether its edges help.
 
-    Test labels are counted (classes, homophily), but never predicted or scored.
+    Test labels are counted (classes, homophily), but never predicted or scored. Targets are audited
+    as five classes of equal size.
 
     Args:
         graph: the graph; without splits ten random ones (60/20/20) are drawn.
@@ -152,6 +153,10 @@ def audit(
     >>> result.structure.repeated_edges, result.classes.unlabelled
     (1, 1)
     """
+    if graph.is_regression:
+        from hpgmn.graph.conversion import targets_to_classes
+
+        graph = targets_to_classes(graph, 5)
     whole, chosen = _with_split(graph, split)
     result = Audit(
         graph=graph.name,

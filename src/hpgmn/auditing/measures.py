@@ -294,6 +294,7 @@ def known_data(graph: Graph) -> KnownData | None:
     matches = []
     for other in DATASETS.values():
         skip = other.name == graph.name or (is_sound and other.is_defective)
+        skip = skip or not other.num_classes  # targets of a graph that is known with classes
         if skip or other.num_nodes != graph.num_nodes:
             continue
         path = find_file(other.name)

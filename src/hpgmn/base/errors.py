@@ -304,13 +304,44 @@ def points(value: float) -> str:
     return MISSING if math.isnan(value) else f"{100 * value:.2f}"
 
 
-def mean_and_deviation(mean: float | None, std: float | None) -> str:
-    """Format a mean and a standard deviation in percent.
+TARGET_METRICS = ("r2", "rmse", "mae", "spearman")
+"""Metrics of targets: none of them is a percentage."""
 
-    >>> mean_and_deviation(0.8512, 0.031), mean_and_deviation(None, None)
-    ('85.1 ± 3.1', '–')
+
+def unit_of(metric: str) -> str:
+    """Return what follows the value of a metric.
+
+    >>> unit_of("accuracy"), unit_of("r2")
+    (' %', '')
     """
-    return MISSING if mean is None else f"{100 * mean:.1f} ± {100 * (std or 0):.1f}"
+    return "" if metric in TARGET_METRICS else " %"
+
+
+def format_score(metric: str, score: float, digits: int = 1) -> str:
+    """Format the value of a metric: in percent for classes, as a number for targets.
+
+    >>> format_score("accuracy", 0.8125), format_score("r2", 0.8125), format_score("mae", 1234.56)
+    ('81.2', '0.812', '1234.56')
+    """
+    if metric in TARGET_METRICS:
+        return f"{score:.{digits + 2}f}" if abs(score) < 100 else f"{score:.6g}"
+    return f"{100 * score:.{digits}f}"
+
+
+def mean_and_deviation(mean: float | None, std: float | None, metric: str = "accuracy") -> str:
+    """Format the mean and standard deviation of a metric, in percent for classes.
+
+    A deviation of 0, as of one run, is left out.
+
+    >>> mean_and_deviation(0.8512, 0.031), mean_and_deviation(0.5, 0)
+    ('85.1 ± 3.1', '50.0')
+    >>> mean_and_deviation(0.8512, 0.031, "r2")
+    '0.851 ± 0.031'
+    """
+    if mean is None:
+        return MISSING
+    score = format_score(metric, mean)
+    return f"{score} ± {format_score(metric, std)}" if std else score
 
 
 def count_noun(number: int, noun: str) -> str:

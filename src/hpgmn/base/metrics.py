@@ -266,17 +266,6 @@ def plain_score(name: str, score: float) -> float:
     return -score if name in LOWER_IS_BETTER else score
 
 
-def format_score(name: str, score: float, digits: int = 1) -> str:
-    """Format the value of a metric: as a percentage for classes, as a number for targets.
-
-    >>> format_score("accuracy", 0.8125), format_score("r2", 0.8125)
-    ('81.2', '0.812')
-    """
-    if name in REGRESSION_METRICS:
-        return f"{score:.{digits + 2}f}" if abs(score) < 100 else f"{score:.6g}"
-    return f"{100 * score:.{digits}f}"
-
-
 def _swap_classes(function: Metric, logits: Tensor, labels: Tensor, valid: Tensor) -> Tensor:
     """Evaluate a binary metric with the two classes exchanged."""
     if logits.shape[-1] != 2:

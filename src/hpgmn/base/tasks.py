@@ -5,6 +5,7 @@ The type decides. What training asks of a task is in :mod:`hpgmn.base.objectives
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -51,6 +52,21 @@ def bin_edges(train_targets: Array, bins: int) -> Array:
     if not known.size:
         return np.zeros(bins - 1)
     return np.asarray(np.quantile(known.astype(np.float64), np.arange(1, bins) / bins))
+
+
+def bin_names(edges: Array) -> tuple[str, ...]:
+    """Name the bins between edges.
+
+    >>> bin_names(np.array([0.5, 2.25]))
+    ('below 0.5', '0.5 to 2.25', 'from 2.25')
+    """
+    texts = [f"{edge:.4g}" for edge in edges.tolist()]
+    inner = [f"{low} to {high}" for low, high in itertools.pairwise(texts)]
+    names = [f"below {texts[0]}", *inner, f"from {texts[-1]}"]
+    return tuple(  # equal edges have equal names
+        name if names.index(name) == place else f"{name} ({place + 1})"
+        for place, name in enumerate(names)
+    )
 
 
 def target_bins(targets: Array, train_labels: Array, bins: int) -> Array:

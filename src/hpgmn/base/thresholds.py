@@ -56,6 +56,18 @@ def parse_threshold(text: str) -> ThresholdRule:
     )
 
 
+def count_alarms(scores: Array, positive: Array) -> tuple[Array, Array, Array]:
+    """Return every distinct score, descending, with the positive and all nodes from there up.
+
+    >>> count_alarms(np.array([0.1, 0.9, 0.9]), np.array([True, True, False]))[1].tolist()
+    [1, 2]
+    """
+    order = np.argsort(-scores, kind="stable")
+    level = scores[order]
+    last = np.flatnonzero(np.append(level[1:] != level[:-1], True))
+    return level[last], np.cumsum(positive[order])[last], last + 1.0
+
+
 def choose_threshold(
     rule: str, probability: Array, positive: Array, warn: Callable[[str], None] = lambda line: None
 ) -> float:
@@ -78,10 +90,7 @@ def choose_threshold(
     if not number:
         warn(f"No validation node is of the positive class: the threshold is 0.5, not '{rule}'.")
         return 0.5
-    order = np.argsort(-probability, kind="stable")
-    level = probability[order]
-    last = np.flatnonzero(np.append(level[1:] != level[:-1], True))
-    hits, alarms = np.cumsum(positive[order])[last], last + 1.0
+    levels, hits, alarms = count_alarms(probability, positive)
     precision, recall = hits / alarms, hits / number
     if wanted.kind == "f1":
         at = int((2 * hits / (alarms + number)).argmax())
@@ -101,6 +110,6 @@ def choose_threshold(
         missed, false_alarm = wanted.costs
         cost = missed * (number - hits) + false_alarm * (alarms - hits)
         at = int(cost.argmin()) if cost.min() < missed * number else -1
-    levels = np.concatenate([[1.0], level[last], [0.0]])  # at = -1: no node is positive
+    levels = np.concatenate([[1.0], levels, [0.0]])  # at = -1: no node is positive
     value = (levels[at + 1] + levels[at + 2]) / 2
     return float(np.clip(value, _SMALLEST, 1 - _SMALLEST))

@@ -74,6 +74,15 @@ Calibration: TypeAlias = Annotated[
         help="Calibrate probabilities on the validation nodes [on].",
     ),
 ]
+Threshold: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        metavar="RULE",
+        help="Of two classes, the probability from which the positive one is predicted, chosen on "
+        "validation nodes: f1, precision=0.9, recall=0.8, cost=10:1 (a missed node costs ten false "
+        "alarms), or a number [the more likely class is predicted].",
+    ),
+]
 Deterministic: TypeAlias = Annotated[
     bool | None,
     typer.Option(

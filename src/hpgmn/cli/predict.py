@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hpgmn.base.errors import SettingError, count_noun
-from hpgmn.cli.console import say
-from hpgmn.cli.options import Add, ModelsSplit, OtherGraph, OwnModel, RunFolder, column_options
+from hpgmn.base.errors import MISSING, SettingError, count_noun
+from hpgmn.cli.console import print_table, say
+from hpgmn.cli.options import (
+    Add,
+    ModelsSplit,
+    OtherGraph,
+    OwnModel,
+    RunFolder,
+    Threshold,
+    column_options,
+)
+
+if TYPE_CHECKING:
+    from hpgmn.runs.predictions import Predictions
 
 
 @column_options(
@@ -33,6 +44,18 @@ def predict(
             "validation nodes selected the epoch."
         ),
     ] = 0.0,
+    threshold: Threshold = None,
+    top: Annotated[
+        int | None,
+        typer.Option(
+            help="Print and write only the nodes that are most likely of a class, best first, with "
+            "the main reason: unlabelled nodes, all with --all-nodes."
+        ),
+    ] = None,
+    of: Annotated[
+        str | None,
+        typer.Option(metavar="CLASS", help="The class of --top [the positive one of two]."),
+    ] = None,
     add: Add = False,
     only_new: Annotated[
         bool | None,
@@ -63,8 +86,18 @@ def predict(
     opened = open_run(run, own)
     loaded = opened.load_graph(graph, add=add, columns=columns, notify=say)
     is_new = add if only_new is None else only_new
-    predictions = opened.predict(loaded, split, only_new=is_new, min_confidence=min_confidence)
+    predictions = opened.predict(
+        *(loaded, split),
+        only_new=is_new,
+        min_confidence=min_confidence,
+        threshold=threshold,
+        top=top,
+        of=of,
+        all_nodes=only_new is False,
+    )
     predictions.write(out_file)
+    if predictions.of is not None:
+        _print_ranking(predictions)
     nodes = count_noun(len(predictions.node_ids), "new node" if is_new else "node")
     if is_new:
         nodes += f" of {loaded.num_nodes:,}"
@@ -74,3 +107,17 @@ def predict(
     left_out = f", {empty:,} below {min_confidence:g} left empty" if min_confidence else ""
     seeds = count_noun(predictions.seeds, "member" if opened.spec.model == "ensemble" else "seed")
     say(f"{nodes}, split {predictions.split}, {seeds}{left_out}: {out_file}")
+
+
+def _print_ranking(predictions: Predictions) -> None:
+    """Print the ranked nodes with their probability and the main reason."""
+    assert predictions.reasons is not None
+    chances = predictions.probabilities[:, predictions.class_names.index(str(predictions.of))]
+    rows = zip(predictions.node_ids, chances, predictions.reasons, strict=True)
+    print_table(
+        ("", "node", f"probability of '{predictions.of}'", "main reason"),
+        [
+            (str(rank), str(node), f"{chance:.3f}", reason or MISSING)
+            for rank, (node, chance, reason) in enumerate(rows, start=1)
+        ],
+    )

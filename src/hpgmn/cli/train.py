@@ -10,7 +10,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.table import Column
 
-from hpgmn.base.errors import HPGMNError, SettingError, count_noun, mean_and_deviation
+from hpgmn.base.errors import (
+    MISSING,
+    HPGMNError,
+    SettingError,
+    count_noun,
+    format_score,
+    mean_and_deviation,
+    unit_of,
+)
 from hpgmn.cli.console import monitored, print_table, say
 from hpgmn.cli.options import (
     GRAPH_HELP,
@@ -24,6 +32,7 @@ from hpgmn.cli.options import (
     Protocol,
     Seeds,
     Settings,
+    Threshold,
     check_engine,
     column_options,
     open_engine,
@@ -62,6 +71,7 @@ def train(
     metric: Metric = None,
     positive: Positive = None,
     calibration: Calibration = None,
+    threshold: Threshold = None,
     device: Annotated[str | None, typer.Option(help="auto, cpu or cuda [auto].")] = None,
     deterministic: Deterministic = None,
     out_folder: Annotated[
@@ -140,6 +150,7 @@ def train(
         "metric": metric,
         "positive": positive,
         "calibrate": calibration,
+        "threshold": threshold,
         "deterministic": deterministic,
         "settings": parse_assignments(set_ or []),
         "columns": columns,
@@ -213,23 +224,43 @@ def print_scores(row: Mapping[str, Any]) -> None:
     from hpgmn.base.metrics import metric_words
 
     runs = len(row["val_score"])
-    test = mean_and_deviation(row["test_score_mean"], row["test_score_std"])
+    metric = row["metric"]
+    test = mean_and_deviation(row["test_score_mean"], row["test_score_std"], metric)
     cells = {
         "graph": row["graph"],
         "model": row["model"],
         "runs": str(runs),
-        "test": _line_broken(metric_words(row["metric"], row.get("positive"))) + test,
-        "validation": f"{100 * sum(row['val_score']) / runs:.1f}",
+        "test": _line_broken(metric_words(metric, row.get("positive"))) + test,
+        "validation": format_score(metric, sum(row["val_score"]) / runs),
     }
     if row.get("refit"):
         cells["model"] += " (refit)"
     if estimator := row["label_estimator"]:
-        score = mean_and_deviation(estimator["test_accuracy_mean"], estimator["test_accuracy_std"])
-        prefix = "" if row["metric"] == "accuracy" else "accuracy "  # beside another metric
-        cells["label estimator"] = f"{prefix}{score}"
+        cells["label estimator"] = mean_and_deviation(
+            estimator["test_score_mean"], estimator["test_score_std"], metric
+        )
     cells["seconds"] = f"{row['seconds']:.1f}"
     columns = [Column(name, no_wrap=name == "test", overflow="fold") for name in cells]
     print_table(columns, [tuple(cells.values())])
+    if threshold := row.get("threshold"):
+        say(_threshold_words(threshold))
+    if noise := row.get("val_noise"):
+        from hpgmn.evaluation.rankings import noise_words
+
+        say(noise_words(noise, row["metric"]))
+
+
+def _threshold_words(content: Mapping[str, Any]) -> str:
+    """Describe the chosen thresholds, and what they do on test nodes."""
+    values = ", ".join(f"{value:.3g}" for value in content["value"])
+    text = f"Threshold of '{content['positive']}' ({content['rule']}): {values}"
+    if test := content.get("test"):
+        precision, recall = (
+            MISSING if test[key] is None else f"{100 * test[key]:.1f}"
+            for key in ("precision", "recall")
+        )
+        text += f"; on test nodes precision {precision}, recall {recall}"
+    return f"{text}."
 
 
 def _line_broken(metric: str) -> str:
@@ -240,9 +271,10 @@ def _line_broken(metric: str) -> str:
 
 def print_members(metrics: Mapping[str, Any]) -> None:
     """Print one line per trained member of the portfolio, best first, with its weight."""
-    from hpgmn.base.metrics import metric_words
+    from hpgmn.base.metrics import metric_words, plain_score
 
     content = metrics["portfolio"]
+    metric = content["metric"]
     weights = {row["name"]: row["weight"] for row in metrics.get("members", ())}
     scored = [row for row in content["members"] if row["failure"] is None]
     print_table(
@@ -255,13 +287,13 @@ def print_members(metrics: Mapping[str, Any]) -> None:
             (
                 row["name"],
                 row["model"],
-                f"{100 * row['val_score_mean']:.1f}",
+                format_score(metric, plain_score(metric, row["val_score_mean"])),
                 f"{row['seconds']:.1f}",
                 *([f"{weights.get(row['name'], 0):.2f}"] if weights else []),
             )
             for row in sorted(scored, key=lambda r: (-r["val_score_mean"], r["val_loss_mean"]))
         ],
-        title=f"Portfolio: {metric_words(content['metric'], content.get('positive'))} %",
+        title=f"Portfolio: {metric_words(metric, content.get('positive'))}{unit_of(metric)}",
     )
 
 
@@ -282,15 +314,17 @@ def print_comparison(content: Mapping[str, Any]) -> None:
         [
             (
                 row["model"],
-                mean_and_deviation(row["test_score_mean"], row["test_score_std"]),
-                f"{100 * row['val_score_mean']:.1f}",
-                format_difference(row["difference"]),
+                mean_and_deviation(
+                    row["test_score_mean"], row["test_score_std"], content["metric"]
+                ),
+                format_score(content["metric"], row["val_score_mean"]),
+                format_difference(row["difference"], content["metric"]),
                 f"{row['seconds']:.1f}",
             )
             for row in content["rows"]
         ],
-        title=f"{content['graph']}: {metric} %, {count_noun(splits * seeds, 'run')} each"
-        + (", refit" if content.get("refit") else ""),
+        title=f"{content['graph']}: {metric}{unit_of(content['metric'])}, "
+        f"{count_noun(splits * seeds, 'run')} each" + (", refit" if content.get("refit") else ""),
     )
     if splits > 1:
         say(
@@ -303,8 +337,8 @@ def print_comparison(content: Mapping[str, Any]) -> None:
         say("One run each: no interval. Train more splits or --seeds.")
 
 
-def format_difference(difference: Mapping[str, Any] | None) -> str:
-    """Return a difference in points with its interval.
+def format_difference(difference: Mapping[str, Any] | None, metric: str = "accuracy") -> str:
+    """Return a difference, in points for classes, with its interval.
 
     >>> format_difference({"mean": -0.0744, "low": -0.091, "high": -0.0575})
     '-7.4 (-9.1 to -5.8)'
@@ -312,6 +346,11 @@ def format_difference(difference: Mapping[str, Any] | None) -> str:
     if difference is None:
         return ""
     if difference["low"] is None:
-        return f"{100 * difference['mean']:+.1f}"
-    mean, low, high = (100 * difference[key] for key in ("mean", "low", "high"))
-    return f"{mean:+.1f} ({low:+.1f} to {high:+.1f})"
+        return _signed(metric, difference["mean"])
+    mean, low, high = (_signed(metric, difference[key]) for key in ("mean", "low", "high"))
+    return f"{mean} ({low} to {high})"
+
+
+def _signed(metric: str, value: float) -> str:
+    text = format_score(metric, value)
+    return text if text.startswith("-") else f"+{text}"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hpgmn.base.errors import HPGMNError, count_noun, mean_and_deviation
+from hpgmn.base.errors import HPGMNError, count_noun, mean_and_deviation, unit_of
 from hpgmn.cli.console import monitored, out, print_table, say
 from hpgmn.cli.options import (
     Address,
@@ -150,10 +150,11 @@ def _print(content: Mapping[str, Any], as_json: bool) -> None:
     out.print(f"Trials: {', '.join(parts)}.", highlight=False, soft_wrap=True)
     if best is None:
         return
-    score = mean_and_deviation(best["val_score_mean"], best["val_score_std"])
+    metric = content["metric"]
+    score = mean_and_deviation(best["val_score_mean"], best["val_score_std"], metric)
     runs = len(best["val_score"])
     line = (
-        f"Best: trial {best['trial']}, validation {content['metric']} {score} % "
+        f"Best: trial {best['trial']}, validation {metric} {score}{unit_of(metric)} "
         f"({count_noun(runs, 'run')})."
     )
     out.print(line, highlight=False, soft_wrap=True)

@@ -289,6 +289,15 @@ def explain_columns(
     return found, [COLUMN_EFFECTS_NOTE] if found else []
 
 
+def affordable_nodes(replicas: Sequence[ReplicaView]) -> int:
+    """Return for how many nodes the effects of columns take a few seconds, on one core."""
+    if OwnAttributes(replicas, np.empty(0, np.int64)).needs_passes:
+        return 0
+    x: Any = replicas[0].graph.x
+    varying = int(x.nnz // x.shape[0] if sp.issparse(x) else x.shape[1])
+    return max(_FEWEST_NODES, _ROWS // max(FEW_EVALUATIONS, 4 * varying))
+
+
 def column_importance(
     replicas: Sequence[ReplicaView], nodes: Array, labels: Array
 ) -> tuple[dict[str, float], list[str]]:
@@ -296,12 +305,9 @@ def column_importance(
 
     Fewer than the given nodes are read where there are many columns.
     """
-    graph = replicas[0].graph
-    columns = DataColumns.of(graph)
-    varying = graph.x.nnz // graph.num_nodes if sp.issparse(graph.x) else len(columns.names)
-    most = max(_FEWEST_NODES, _ROWS // max(FEW_EVALUATIONS, 4 * varying))
+    columns, most = DataColumns.of(replicas[0].graph), affordable_nodes(replicas)
     nodes, labels = nodes[:most], labels[:most]
-    if OwnAttributes(replicas, nodes).needs_passes:
+    if not most:
         return {}, [f"The importance of columns is not computed for {replicas[0].entry.name}."]
     try:
         effects, _ = column_effects(replicas, nodes, labels, columns, FEW_EVALUATIONS)

@@ -12,7 +12,9 @@ from hpgmn.base.errors import count_noun
 from hpgmn.explain.descriptions import DIRECTIONS, describe_statistic
 
 _SHOWN = 8  # rows of a long list in text and HTML; JSON has all
-_SHOWN_COLUMNS = 5
+
+SHOWN_COLUMNS = 5
+"""The number of columns shown for a node, those with the largest effects."""
 
 PATTERNS = 3
 """The number of patterns described for a node, those it attends to most."""
@@ -176,7 +178,7 @@ class Explanation:
             heading = f"Contribution of columns, the {len(shown)} largest of {len(self.columns)}"
             sections.append((heading, _signed_rows(shown)))
         if self.column_effects:
-            sections.append(self.column_section(_SHOWN_COLUMNS))
+            sections.append(self.column_section(SHOWN_COLUMNS))
         if self.patterns:
             rows = [_pattern_row(pattern) for pattern in self.patterns]
             sections.append(("Attention to memory patterns", rows))

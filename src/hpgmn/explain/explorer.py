@@ -13,8 +13,14 @@ from typing import Any
 
 import numpy as np
 
+from hpgmn.explain.columns import (
+    COLUMN_EFFECTS_NOTE,
+    FEW_EVALUATIONS,
+    affordable_nodes,
+    explain_columns,
+)
 from hpgmn.explain.descriptions import describe_statistic
-from hpgmn.explain.explanation import PATTERNS, SHARES_NOTE
+from hpgmn.explain.explanation import PATTERNS, SHARES_NOTE, SHOWN_COLUMNS
 from hpgmn.explain.neighbors import (
     EXACT_UP_TO,
     has_diffusion,
@@ -95,6 +101,7 @@ def explorer_data(
             row["shares"] = _round(shapley_values(values))
             row["baseline"] = round(float(values[0]), _DECIMALS)
         _add_support(replicas, order, rows)
+    _add_columns(replicas, rows[: affordable_nodes(replicas) // 2])
     shared = _shared_data(replicas, names, probabilities)
     content = shared | _with_ids(replicas[0], rows)
     while rows and len(json.dumps(content, separators=(",", ":"))) > LARGEST:
@@ -186,6 +193,15 @@ def _add_support(
         row["notes"] = node_notes(replicas, support)
 
 
+def _add_columns(replicas: Sequence[ReplicaView], rows: Sequence[dict[str, Any]]) -> None:
+    """Add the largest effects of own columns: the column with its value, effect and error."""
+    for row in rows:
+        effects, _ = explain_columns(replicas, row["node"], row["prediction"], FEW_EVALUATIONS)
+        row["columns"] = [
+            [str(one), *_round([one.effect, one.error])] for one in effects[:SHOWN_COLUMNS]
+        ]
+
+
 def _seconds(replicas: Sequence[ReplicaView], degree: int) -> float:
     """Estimate the time for the neighbours of a node, as measured on one core."""
     cost = len(replicas) * (0.01 + 5e-4 * degree)
@@ -227,7 +243,11 @@ def _shared_data(
         "classes": list(names),
         "statistics": [[name, describe_statistic(name)] for name in statistics],
         "patterns": _patterns(first, probabilities),
-        "notes": [SHARES_NOTE, *notes] if statistics else notes,
+        "notes": [
+            *([SHARES_NOTE] if statistics else []),
+            *([COLUMN_EFFECTS_NOTE] if affordable_nodes(replicas) else []),
+            *notes,
+        ],
     }
 
 
@@ -273,5 +293,5 @@ def _reindex(row: Mapping[str, Any], index: Mapping[int, int]) -> dict[str, Any]
     return content
 
 
-def _round(values: Array) -> list[float]:
+def _round(values: Array | Sequence[float]) -> list[float]:
     return [round(float(value), _DECIMALS) for value in values]

@@ -10,6 +10,7 @@ import html
 import logging
 import math
 from collections.abc import Callable, Iterable, Mapping
+from copy import copy
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +18,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from hpgmn.base.errors import GraphError, SettingError
-from hpgmn.base.tasks import hide_labels, is_known
+from hpgmn.base.tasks import bin_edges, bin_names, hide_labels, is_known
 from hpgmn.graph.edges import Array, SortedEdges
 from hpgmn.graph.homophily import node_homophily
 from hpgmn.graph.validation import PARTS
@@ -286,6 +287,14 @@ def _extend(graph: Any, new: TableData, name: str) -> Any:
     masks = (getattr(graph.splits, part) for part in PARTS)
     padded = (np.pad(mask, ((0, count), (0, 0))) for mask in masks)
     return larger.with_splits(type(graph.splits)(*padded))
+
+
+def targets_to_classes(graph: Any, bins: int) -> Any:
+    """Return the same graph with classes: quantile bins of its targets."""
+    same, edges = copy(graph), bin_edges(graph.y, bins)
+    same.y = np.where(is_known(graph.y), np.searchsorted(edges, graph.y, side="right"), -1)
+    same.class_names = bin_names(edges)
+    return same
 
 
 def original_ids(node_ids: Array, preparation: Mapping[str, Any] | None) -> Array:

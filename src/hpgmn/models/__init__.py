@@ -39,6 +39,7 @@ _ENTRIES: dict[str, tuple[type, str]] = {
     "seeds": (int, "a whole number"),
     "device": (str, "a device's name"),
     "calibrate": (bool, "true or false"),
+    "threshold": (str, "a rule such as f1 or recall=0.8"),
     "tables": (dict, "a mapping"),
     "deterministic": (bool, "true or false"),
     "first_seed": (int, "a whole number"),

@@ -122,14 +122,15 @@ def share_bars(
     """Draw a bar for each share, in the order of the mapping."""
     names, values = list(shares), np.array(list(shares.values()))
     left = 0.15 + _LETTER * max(len(name) for name in names)
-    with drawing(4.4, 0.7 + 0.3 * len(names), prefix, (left, 0.12, 0.55, 0.1)) as figure:
+    size = (max(4.4, left + 2.8), 0.7 + 0.3 * len(names))
+    with drawing(*size, prefix, (left, 0.12, 0.55, 0.1)) as figure:
         axes = figure.add_subplot()
         bars = axes.barh(np.arange(len(names)), values, color=_colours(len(names)), height=0.7)
         digits = 2 if values.max() >= 0.1 else 3
         axes.bar_label(bars, labels=[f"{value:.{digits}f}" for value in values], padding=3)
         _name_bars(axes, names)
         axes.set_xlabel(axis)
-        axes.margins(x=0.14)
+        axes.margins(x=0.18)
         listing = ", ".join(f"{name} {value:.{digits}f}" for name, value in shares.items())
         return inline_svg(figure, prefix, f"{about}: {listing}.")
 

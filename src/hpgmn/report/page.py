@@ -16,9 +16,11 @@ import numpy as np
 from hpgmn.auditing.graph_audit import ALIKE, MEASURES
 from hpgmn.base.errors import MISSING, count_noun, format_duration, format_setting, percent
 from hpgmn.base.metrics import metric_words
+from hpgmn.evaluation.rankings import noise_words
 from hpgmn.evaluation.scores import class_scores
 from hpgmn.explain.descriptions import DIRECTIONS, describe_statistic
-from hpgmn.report import model_plots, plots
+from hpgmn.report import members, model_plots, plots, targets
+from hpgmn.report.probabilities import calibration_content, ranking_content
 from hpgmn.report.rendering import (
     LearningCurves,
     ReportData,
@@ -73,13 +75,18 @@ def render_report(data: ReportData) -> str:
             "graph": sections.graph(facts(summary)),
             "scores": sections.scores(**_scores(data)),
             "curves": sections.curves(_curves(data), data.explained_member),
-            "classes": sections.classes(**_class_scores(data), **_confusion(data)),
         }
+        if data.is_regression:
+            bodies["targets"] = sections.targets(**targets.section(data))
+        else:
+            bodies["classes"] = sections.classes(**_class_scores(data), **_confusion(data))
         if calibration := mapping(data.metrics.get("calibration")):
-            bodies["calibration"] = sections.calibration(**_calibration(data, calibration))
+            bodies["calibration"] = sections.calibration(**calibration_content(data, calibration))
+        if ranking := mapping(data.metrics.get("ranking")):
+            bodies["ranking"] = sections.ranking(**ranking_content(data, ranking))
         if data.metrics.get("members"):
-            bodies["ensemble"] = sections.ensemble(**_ensemble(data))
-        elif choice := _choice(data):
+            bodies["ensemble"] = sections.ensemble(**members.ensemble(data))
+        elif choice := members.choice(data, _metric_name(data)):
             bodies["choice"] = sections.choice(**choice)
     with _report_invalid("audit"):
         if "left_out" in data.audit:
@@ -131,7 +138,9 @@ def _report_invalid(part: str) -> Iterator[None]:
 def _metric_name(data: ReportData) -> str:
     name = str(data.metrics["metric"])
     words = metric_words(name, data.metrics.get("positive"))
-    readable = {"roc_auc": "ROC-AUC", "macro_f1": "macro F1"}.get(name, name.replace("_", " "))
+    readable = {"roc_auc": "ROC-AUC", "macro_f1": "macro F1", "r2": "R²"}.get(
+        name, name.replace("_", " ")
+    )
     return words.replace(name, readable, 1)
 
 
@@ -139,7 +148,9 @@ def _mean_and_std(data: ReportData, content: Mapping[str, Any], name: str) -> st
     """Format ``<name>_mean`` and ``<name>_std`` as ``84.12 ± 4.20%``."""
     mean, std = number(content.get(f"{name}_mean")), number(content.get(f"{name}_std"))
     if data.num_runs == 1 or math.isnan(mean) or math.isnan(std):
-        return percent(mean)
+        return data.format_score(mean)
+    if data.is_regression:
+        return f"{data.format_score(mean)} ± {data.format_score(std)}"
     return f"{100 * mean:.2f} ± {100 * std:.2f}%"
 
 
@@ -156,10 +167,12 @@ def _headline(data: ReportData) -> dict[str, Any]:
     if not is_accuracy and not math.isnan(accuracy):
         tiles.append(("Test accuracy", _mean_and_std(data, metrics, "test_accuracy"), over))
     estimator = mapping(metrics.get("label_estimator"))
-    baseline = number(estimator.get("test_accuracy_mean"))
+    compared = "test_score" if "test_score_mean" in estimator else "test_accuracy"  # before 0.4
+    baseline = number(estimator.get(f"{compared}_mean"))
     if not math.isnan(baseline):
-        score = _mean_and_std(data, estimator, "test_accuracy")
-        tiles.append(("Label estimator", score, "accuracy from attributes alone"))
+        score = _mean_and_std(data, estimator, compared)
+        measure = _metric_name(data) if compared == "test_score" else "accuracy"
+        tiles.append(("Label estimator", score, f"{measure} from attributes alone"))
     calibration = mapping(metrics.get("calibration"))
     by_class = "_by_class" if "ece_by_class_after_mean" in calibration else ""  # since 0.4
     error = number(calibration.get(f"ece{by_class}_after_mean"))
@@ -175,12 +188,21 @@ def _headline(data: ReportData) -> dict[str, Any]:
     tiles.append(("Runs", f"{data.num_runs}", grid))
     if not math.isnan(number(metrics.get("seconds"))):
         tiles.append(("Time", format_duration(metrics["seconds"]), "all runs"))
-    difference, std = accuracy - baseline, number(metrics.get("test_accuracy_std"))
-    points = None if math.isnan(difference) else round(100 * difference, 2)
+    own = number(metrics.get("test_score_mean")) if compared == "test_score" else accuracy
+    difference, std = own - baseline, number(metrics.get(f"{compared}_std"))
+    is_shown = not (math.isnan(difference) or data.is_regression)
+    points = round(100 * difference, 2) if is_shown else None
     versus_spread = None
     if data.num_runs > 1 and not math.isnan(std) and points:
         versus_spread = "less than" if abs(difference) < std else "more than"
-    return {"tiles": tiles, "points": points, "versus_spread": versus_spread}
+    noise = metrics.get("val_noise")
+    return {
+        "tiles": tiles,
+        "points": points,
+        "versus_spread": versus_spread,
+        "measure": _metric_name(data) if compared == "test_score" else "accuracy",
+        "noise": noise and noise_words(noise, _metric_name(data)),
+    }
 
 
 def _scores(data: ReportData) -> dict[str, Any]:
@@ -194,20 +216,23 @@ def _scores(data: ReportData) -> dict[str, Any]:
     has_spread = num_seeds > 1 or num_splits > 1
     head, rows = ["Split", "Test", "Validation", "Best epoch"], []
     if has_spread:
-        head[2:2] = ["Std (points)", "Minimum to maximum"]
+        head[2:2] = ["Std" if data.is_regression else "Std (points)", "Minimum to maximum"]
     for split, test, val, best in groups:
-        row = [split, percent(finite_mean(test)), percent(finite_mean(val))]
+        row = [split, *(data.format_score(finite_mean(values)) for values in (test, val))]
         row.append(value_range(best, "{:g}"))
         if has_spread:
             finite = test[np.isfinite(test)]
-            std = f"{100 * finite.std(ddof=1):.2f}" if finite.size > 1 else MISSING
-            row[2:2] = [std, value_range(test, "{:.2%}") if test.size > 1 else MISSING]
+            factor, form = (1, "{:.3f}") if data.is_regression else (100, "{:.2%}")
+            std = f"{factor * finite.std(ddof=1):.2f}" if finite.size > 1 else MISSING
+            row[2:2] = [std, value_range(test, form) if test.size > 1 else MISSING]
         rows.append(row)
     caption = f"{metric[:1].upper()}{metric[1:]} by split"
     caption += f", {num_seeds} seeds each" if num_seeds > 1 else ""
     is_drawn = data.num_runs > 1 and np.isfinite(tests).any()
     return {
-        "figure": plots.run_scores(tests, splits, metric, "scores") if is_drawn else None,
+        "figure": plots.run_scores(tests, splits, metric, "scores", is_share=not data.is_regression)
+        if is_drawn
+        else None,
         "caption": caption,
         "head": head,
         "rows": rows[:num_splits],
@@ -221,7 +246,9 @@ def _curves(data: ReportData) -> list[dict[str, Any]]:
         best = data.per_run("epochs") if stage is data.stages[-1] else None
         figures = [
             plots.loss_curves(stage, f"loss-{index}"),
-            plots.score_curve(stage, _metric_name(data), best, f"score-{index}"),
+            plots.score_curve(
+                stage, _metric_name(data), best, f"score-{index}", is_share=not data.is_regression
+            ),
         ]
         if any(figures):
             shown.append(
@@ -279,76 +306,6 @@ def _class_scores(data: ReportData) -> dict[str, Any]:
     return {"num_runs": data.num_runs, "rows": rows, "total": total, "has_dash": has_dash}
 
 
-def _calibration(data: ReportData, recorded: Mapping[str, Any]) -> dict[str, Any]:
-    lists = {key: recorded.get(key) or [] for key in ("coverage", "thresholds", "reliability")}
-    coverage, thresholds, reliability = lists.values()
-    bins = [row for row in reliability if row["count"]]
-    temperatures = np.array([number(value) for value in recorded.get("temperature") or []])
-    is_fitted = data.config.get("calibrate") is not False
-    classes = recorded.get("classes") or []
-    return {
-        "classes": classes,
-        "diagrams": [
-            model_plots.reliability_diagram(
-                [part for part in row["reliability"] if part["count"]],
-                f"reliability-{index}",
-                row["class"],
-            )
-            for index, row in enumerate(_rarer(classes))
-            if row.get("reliability")
-        ],
-        "content": {**recorded, **lists},
-        "num_runs": data.num_runs,
-        "temperature": value_range(temperatures, "{:.2f}") if is_fitted else None,
-        "has_error": not math.isnan(number(recorded.get("ece_after_mean"))),
-        "bins": bins,
-        "reliability": bins and model_plots.reliability_diagram(bins, "reliability"),
-        "coverage": coverage and model_plots.coverage_curve(coverage, thresholds, "coverage"),
-    }
-
-
-def _rarer(classes: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
-    """Return of two classes the rarer alone: the other one mirrors it."""
-    return [min(classes, key=lambda row: row["rate"])] if len(classes) == 2 else classes
-
-
-def _choice(data: ReportData) -> dict[str, Any] | None:
-    content = mapping(data.metrics.get("portfolio"))
-    if not content.get("members"):
-        return None
-    optional = dict.fromkeys(("name", "model", "val_score_mean", "seconds", "failure"))
-    members = [optional | dict(mapping(row)) for row in content["members"]]
-    return {
-        "members": members,
-        "chosen": content.get("chosen"),
-        "metric": _metric_name(data),
-        "splits": count_noun(len(content.get("splits") or ()), "split"),
-    }
-
-
-def _ensemble(data: ReportData) -> dict[str, Any]:
-    rows = [dict(mapping(row)) for row in data.metrics["members"]]
-    used = [row for row in rows if row["weight"] > 0]
-    settings = [
-        (row["name"], ", ".join(f"{k}={format_setting(v)}" for k, v in row["settings"].items()))
-        for row in rows
-    ]
-    names = [row["name"] for row in rows]
-    tried = (_choice(data) or {}).get("members", [])
-    return {
-        "untrained": [row for row in tried if row["name"] not in names],
-        "figure": model_plots.share_bars(
-            {row["name"]: row["weight"] for row in used},
-            *("members", "weight, mean over splits", "Weight of each member"),
-        ),
-        "members": rows,
-        "num_used": len(used),
-        "shown": data.explained_member,
-        "splits": count_noun(len(data.metrics["splits"]), "split"),
-        "settings": settings,
-    }
-
-
 # Sections about the model
 
 
@@ -370,6 +327,10 @@ def _model_sections(sections: Any, data: ReportData) -> dict[str, Any]:
         ),
         "memory": sections.memory(content, scope, **_memory(content, other_notes)),
     }
+    if sizes := mapping(content.get("columns")):  # earlier versions: none
+        shown = {short(name, 40): sizes[name] for name in list(sizes)[:MOST_BARS]}
+        figure = model_plots.share_bars(shown, "columns", "mean size", "Contribution of columns")
+        bodies["columns"] = sections.columns(sizes, scope, figure, len(shown))
     if content["label_next"]:
         note = " ".join(label_notes)
         bodies["label-next"] = sections.label_next(content["label_next"], note, data.has_explorer)
@@ -487,7 +448,10 @@ def _reasons(data: ReportData) -> dict[str, str]:
             continue
         # Shares are for the predicted class; of two classes the other one gets the opposite.
         predicted = content["classes"][node["prediction"]]
-        shares = np.array(node["shares"]) * (1 if predicted == ranked["class"] else -1)
-        _, words = content["statistics"][int(shares.argmax())]
-        reasons[ranked["node"]] = f"{words} ({shares.max():+.2f})"
+        sign = 1 if predicted == ranked["class"] else -1
+        shares = sign * np.array(node["shares"])
+        size, (name, words) = shares.max(), content["statistics"][int(shares.argmax())]
+        if name == "attributes" and node.get("columns"):
+            size, words = max((sign * effect, column) for column, effect, _ in node["columns"])
+        reasons[ranked["node"]] = f"{words} ({size:+.2f})"
     return reasons

@@ -85,7 +85,12 @@ def loss_curves(stage: LearningCurves, prefix: str) -> str | None:
 
 
 def score_curve(
-    stage: LearningCurves, metric: str, best_epochs: Array | None, prefix: str
+    stage: LearningCurves,
+    metric: str,
+    best_epochs: Array | None,
+    prefix: str,
+    *,
+    is_share: bool = True,
 ) -> str | None:
     """Draw the validation score, or return None if none was recorded.
 
@@ -97,11 +102,12 @@ def score_curve(
         return None
     with drawing(*_CURVE_SIZE, prefix, _CURVE_MARGINS) as figure:
         axes = _epoch_axes(figure, f"validation {metric}")
-        percent_axis(axes)
+        if is_share:
+            percent_axis(axes)
         _draw_curve(axes, stage.epochs, scores, SCORE, "-", "validation")
         alt = (
             f"Validation {metric} by epoch, stage {stage.stage}{_mean_text(stage)}: "
-            f"{_first_and_last(stage, 'val_score', '{:.1%}')}."
+            f"{_first_and_last(stage, 'val_score', '{:.1%}' if is_share else '{:.3f}')}."
         )
         marked = np.empty(0) if best_epochs is None else best_epochs
         best = np.sort(marked[np.isfinite(marked)])
@@ -124,7 +130,34 @@ def score_curve(
         return inline_svg(figure, prefix, alt)
 
 
-def run_scores(scores: Array, splits: Sequence[object], metric: str, prefix: str) -> str:
+def precision_recall(
+    ranking: Mapping[str, Any], threshold: Mapping[str, Any] | None, prefix: str
+) -> str:
+    """Draw precision against recall on test nodes, with the base rate and a chosen threshold."""
+    recall, precision = np.array(ranking["curve"], float).T
+    base_rate = float(ranking["base_rate"])
+    with drawing(4.4, 2.9, prefix, (0.8, 0.3, 0.5, 0.3)) as figure:
+        axes = figure.add_subplot()
+        axes.plot(recall, precision, color=SCORE, lw=1.6, label="test")
+        axes.axhline(base_rate, color=VALIDATION, linestyle="--", lw=1.2, label="base rate")
+        if threshold and threshold.get("precision") is not None:
+            point = (float(threshold["recall"]), float(threshold["precision"]))
+            axes.plot(*point, "o", color=INK, ms=5, label="threshold")
+        axes.set(xlabel="recall", ylabel="precision", xlim=(0, 1), ylim=(0, 1.02))
+        percent_axis(axes)
+        percent_axis(axes, "x")
+        legend(axes)
+        half = float(precision[np.searchsorted(recall, 0.5)])
+        alt = (
+            f"Precision by recall of test nodes: {precision[0]:.1%} at the top, {half:.1%} at half "
+            f"of the nodes of the class, {base_rate:.1%} at random."
+        )
+        return inline_svg(figure, prefix, alt)
+
+
+def run_scores(
+    scores: Array, splits: Sequence[object], metric: str, prefix: str, *, is_share: bool = True
+) -> str:
     """Draw (S, seeds) test scores as dots by split, with the mean of each split and of all.
 
     Args:
@@ -135,7 +168,9 @@ def run_scores(scores: Array, splits: Sequence[object], metric: str, prefix: str
     with drawing(width, 2.9, prefix, (0.85, 0.15, 0.5, 0.3)) as figure:
         axes = figure.add_subplot()
         axes.set(xlabel="split", ylabel=f"test {metric}")
-        percent_axis(axes)
+        form = ".1%" if is_share else ".3f"
+        if is_share:
+            percent_axis(axes)
         num_seeds = scores.shape[1]
         # Seeds are placed side by side, so that equal scores do not overlap.
         offsets = (np.arange(num_seeds) - (num_seeds - 1) / 2) * min(0.12, 0.6 / num_seeds)
@@ -159,7 +194,7 @@ def run_scores(scores: Array, splits: Sequence[object], metric: str, prefix: str
         legend(axes)
         alt = (
             f"Test {metric} of {count_noun(finite.size, 'run')} by split: between "
-            f"{finite.min():.1%} and {finite.max():.1%}, mean {mean:.1%}."
+            f"{finite.min():{form}} and {finite.max():{form}}, mean {mean:{form}}."
         )
         step = -(-len(labels) // 30)
         axes.set_xticks(np.arange(len(labels))[::step], labels[::step])

@@ -20,7 +20,15 @@ from urllib.parse import quote
 
 import numpy as np
 
-from hpgmn.base.errors import MISSING, format_duration, format_setting, format_time
+from hpgmn.base.errors import (
+    MISSING,
+    TARGET_METRICS,
+    format_duration,
+    format_score,
+    format_setting,
+    format_time,
+    percent,
+)
 from hpgmn.graph import Array
 
 if TYPE_CHECKING:
@@ -55,6 +63,7 @@ class ReportData:
         understanding: the content of ``understanding.json``; empty if not recorded.
         explorer: the content of ``explorer.json``; empty if not recorded.
         ranked: nodes by the probability of a class, most probable first, and what they are of.
+        targets: (2, n) targets and predictions of the test nodes of all runs of a regression.
     """
 
     config: Mapping[str, Any]
@@ -66,6 +75,18 @@ class ReportData:
     understanding: Mapping[str, Any] = field(default_factory=dict)
     explorer: Mapping[str, Any] = field(default_factory=dict)
     ranked: Mapping[str, Any] = field(default_factory=dict)
+    targets: Array = field(default_factory=lambda: np.empty((2, 0)))
+
+    @property
+    def is_regression(self) -> bool:
+        """Whether labels are numbers, whose scores are no percentages."""
+        return self.metrics["metric"] in TARGET_METRICS
+
+    def format_score(self, score: float) -> str:
+        """Format the value of the run's metric; NaN is a dash."""
+        if not self.is_regression:
+            return percent(score)
+        return MISSING if math.isnan(score) else format_score(self.metrics["metric"], score)
 
     @property
     def has_explorer(self) -> bool:

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hpgmn.base.errors import HPGMNError, SettingError
+from hpgmn.base.errors import HPGMNError, SettingError, format_score
 from hpgmn.base.files import LOCK_FILE, is_draft, lock_folder, remove_stale_drafts, write_text
+from hpgmn.base.metrics import plain_score
 from hpgmn.base.settings import settings_names
 from hpgmn.evaluation.scores import Difference, paired_difference
 from hpgmn.graph import Graph
@@ -74,7 +75,7 @@ class Comparison:
 
     def __repr__(self) -> str:
         rows = ", ".join(
-            f"{row['model']} {100 * row['test_score_mean']:.1f}"
+            f"{row['model']} {format_score(self.content['metric'], row['test_score_mean'])}"
             for row in self.content["rows"]
             if row["test_score_mean"] is not None
         )
@@ -127,6 +128,7 @@ def compare(
     device: str | None = None,
     deterministic: bool | None = None,
     calibrate: bool | None = None,
+    threshold: str | None = None,
     first_seed: int | None = None,
     time_limit: float | None = None,
     refit: bool | None = None,
@@ -166,6 +168,7 @@ def compare(
         device=device,
         deterministic=deterministic,
         calibrate=calibrate,
+        threshold=threshold,
         first_seed=first_seed,
         refit=refit,
     )
@@ -304,7 +307,11 @@ def is_ours(model: str) -> bool:
 def reference_of(runs: Sequence[Metrics]) -> str:
     """Return the reference: HP-GMN, of several forms the best on validation, else the first run."""
     ours = [run for run in runs if is_ours(run["model"])]
-    best = max(ours, key=lambda run: float(np.mean(run["val_score"])), default=runs[0])
+    best = max(
+        ours,
+        key=lambda run: plain_score(run["metric"], float(np.mean(run["val_score"]))),
+        default=runs[0],
+    )
     return str(best["model"])
 
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from hpgmn.base.files import write_text
-from hpgmn.base.metrics import BALANCED_METRICS
+from hpgmn.base.metrics import BALANCED_METRICS, plain_score
 from hpgmn.base.settings import read_yaml, to_plain
 from hpgmn.evaluation.scores import scores
 from hpgmn.evaluation.selection import select_weights
@@ -176,7 +176,8 @@ def _describe_members(
         total = sum(weight for _, weight, _ in parts)
         mixed = mix_logits([(weight / total, logits[nodes]) for _, weight, logits in parts])
         masks = [np.ones(labels.size, bool)]
-        return scores(mixed[None], labels, masks, spec.metric, positive)[0]
+        value = scores(mixed[None], labels, masks, spec.metric, positive)[0]
+        return plain_score(spec.metric, value)  # the sign that selects
 
     for number, split in zip(spec.splits, training.splits, strict=True):
         used = _used(trained, weights, number)
@@ -192,7 +193,7 @@ def _describe_members(
             "model": one.member.model,
             "settings": {key: to_plain(value) for key, value in one.member.settings.items()},
             "weight": sum(weights[one.name]) / len(training.splits),
-            "val_score": float(one.fitted.val_score.mean()),
+            "val_score": plain_score(spec.metric, float(one.fitted.val_score.mean())),
             "contribution": float(np.mean(gains[one.name])) if gains[one.name] else None,
             "seconds": one.seconds,
         }

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from hpgmn.base.calibration import calibrated_probabilities, decision_logits
@@ -112,22 +113,24 @@ def run_metrics(
         interval_report,
         scores,
     )
+    from hpgmn.runs.decisions import decision_metrics
 
     is_regression = is_target(result.y)
     positive = class_number(spec.positive, summary["class_names"])
-    score, accuracy, estimator, ensemble = None, None, None, {}
+    score, accuracy, ensemble = None, None, {}
+    estimator: dict[str, float] = {}
     if all(mask.any() for mask in result.test):
         test = (result.y, result.test)
         decided = decision_logits(result.logits, result.calibration)
         score = Score.of(scores(decided, *test, spec.metric, positive))
         if not is_regression:
             accuracy = Score.of(scores(decided, *test, "accuracy"))
-        if result.estimator_logits is not None and is_regression:
-            estimated = Score.of(scores(result.estimator_logits, *test, spec.metric))
-            estimator = {"test_score_mean": estimated.mean, "test_score_std": estimated.std}
-        elif result.estimator_logits is not None:
-            estimated = Score.of(scores(result.estimator_logits, *test, "accuracy"))
-            estimator = {"test_accuracy_mean": estimated.mean, "test_accuracy_std": estimated.std}
+        if result.estimator_logits is not None:
+            measured = {"test_score": spec.metric}
+            measured |= {} if is_regression else {"test_accuracy": "accuracy"}
+            for key, name in measured.items():
+                estimated = Score.of(scores(result.estimator_logits, *test, name, positive))
+                estimator |= {f"{key}_mean": estimated.mean, f"{key}_std": estimated.std}
         if spec.seeds > 1:
             size = ensemble_size(len(spec.splits), spec.seeds)
             mean = Score.of(
@@ -177,8 +180,12 @@ def run_metrics(
         "val_score": [plain_score(spec.metric, value) for value in result.val_score.tolist()],
         "test_accuracy_mean": accuracy.mean if accuracy else None,
         "test_accuracy_std": accuracy.std if accuracy else None,
-        "label_estimator": estimator,
+        "label_estimator": estimator or None,
         **about,
+        **decision_metrics(
+            *(spec, result.logits, result.calibration, result.mean_calibration, result.y),
+            *(result.val, result.test, summary["class_names"]),
+        ),
         **ensemble,
         "seconds_statistics": result.seconds["statistics"],
         "seconds_training": result.seconds["training"],
@@ -346,6 +353,33 @@ def read_predictions(
         raise damaged_file(
             path, f"is damaged or not a Parquet file ({type(error).__name__})"
         ) from None
+
+
+def read_test_probabilities(
+    path: Path, replicas: Sequence[Replica], class_names: Sequence[str], num_nodes: int
+) -> tuple[Tensor, Array, list[Array]]:
+    """Read probabilities (R, N, C), labels (N,) and R masks of the labelled test nodes."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    chances = [f"probability_{name}" for name in class_names]
+    columns = ["split", "seed", "node", "role", "label", *chances]
+    table, _ = read_predictions(path, columns, pc.field("role") == "test")
+    names = pa.array([str(name) for name in class_names])
+    classes = pc.fill_null(pc.index_in(table["label"], value_set=names), -1).to_numpy()
+    split, seed, nodes = (table[name].to_numpy() for name in ("split", "seed", "node"))
+    if nodes.size and not 0 <= int(nodes.min()) <= int(nodes.max()) < num_nodes:
+        raise damaged_file(path, f"names nodes beyond the {num_nodes:,} there are")
+    rows = np.stack([table[name].to_numpy() for name in chances], axis=1)
+    y = np.full(num_nodes, -1, np.int64)
+    y[nodes] = classes
+    probabilities = np.zeros((len(replicas), num_nodes, len(class_names)), rows.dtype)
+    masks = []
+    for number, replica in enumerate(replicas):
+        own = (split == replica.split) & (seed == replica.seed) & (classes >= 0)
+        probabilities[number, nodes[own]] = rows[own]
+        masks.append(np.isin(np.arange(num_nodes), nodes[own]))
+    return torch.from_numpy(probabilities), y, masks
 
 
 def read_pseudo_labels(path: Path, class_names: Sequence[str], split: int) -> Array:

@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from hpgmn.base.errors import HPGMNError, Remedy, count_noun
+from hpgmn.base.errors import HPGMNError, Remedy, count_noun, format_score
 from hpgmn.base.files import (
     WriteError,
     damaged_file,
@@ -29,6 +29,7 @@ from hpgmn.base.files import (
     with_checksum,
     write_text,
 )
+from hpgmn.base.metrics import LOWER_IS_BETTER, plain_score
 from hpgmn.base.parsing import read_json
 from hpgmn.base.settings import make_settings, read_yaml, settings_dict, to_plain
 from hpgmn.graph import Graph
@@ -87,14 +88,18 @@ def _select_direction(training: Training) -> FittedRun:
     pool = train_pool(training, members)
     best = pool.best()
     scores = {row["name"]: row["val_score_mean"] for row in pool.rows}
+
+    def shown(score: float) -> str:
+        return format_score(spec.metric, plain_score(spec.metric, score))
+
     others = ", ".join(
-        f"{name} {100 * score:.1f}"
+        f"{name} {shown(score)}"
         for name, score in scores.items()
         if name != best.member.name and score is not None
     )
     training.notify(
         f"Edge direction of {spec.model}: '{best.member.name}', the best on validation nodes "
-        f"({100 * scores[best.member.name]:.1f}; {others or 'the others are far behind'})."
+        f"({shown(scores[best.member.name])}; {others or 'the others are far behind'})."
     )
     return _write_best(training, best, selected={"neighbors": scores})
 
@@ -363,15 +368,16 @@ class _PoolWork:
         best = max((other for other in others if other is not None), default=-math.inf)
         row["rungs"][rung] = max(score, row["rungs"].get(rung, score))
         self._write_schedule()
-        if score < best - RUNGS[now.epoch]:
+        metric = self.training.spec.metric
+        if metric not in LOWER_IS_BETTER and score < best - RUNGS[now.epoch]:
             raise _StoppedMemberError(
-                f"Validation score {100 * score:.1f} after {now.epoch} epochs; the best had "
-                f"{100 * best:.1f}."
+                f"Validation score {format_score(metric, score)} after {now.epoch} epochs; "
+                f"the best had {format_score(metric, best)}."
             )
 
     def _record(self, row: dict[str, Any], result: TrainedMember) -> None:
         """Write down a finished member; its last score counts at the rungs it did not need."""
-        fitted = result.fitted
+        fitted, metric = result.fitted, self.training.spec.metric
         row["val_score"] = fitted.val_score.tolist()
         row["val_score_mean"] = float(fitted.val_score.double().mean())
         row["val_loss_mean"] = float(fitted.val_loss.double().mean())
@@ -380,9 +386,9 @@ class _PoolWork:
             for rung in RUNGS:
                 row["rungs"].setdefault(str(rung), row["val_score_mean"])
         logger.info(
-            "Portfolio: '%s' (%s), validation %.1f, %.1f seconds",
+            "Portfolio: '%s' (%s), validation %s, %.1f seconds",
             *(result.member.name, result.member.model),
-            *(100 * row["val_score_mean"], row["seconds"]),
+            *(format_score(metric, plain_score(metric, row["val_score_mean"])), row["seconds"]),
         )
         self._write_schedule()
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from hpgmn.base.errors import HPGMNError, Remedy, SettingError
+from hpgmn.base.errors import TARGET_METRICS, HPGMNError, Remedy, SettingError
 from hpgmn.base.files import RESTORE, RUN_FORMAT, check_format, damaged_file, write_text
 from hpgmn.base.parsing import parse_json
 from hpgmn.base.settings import read_yaml
@@ -137,6 +137,8 @@ def explain_training(
         audited = compute(
             lambda: audit(graph, spec.splits[0], training=False).as_dict(), "audit it"
         )
+    if graph.is_regression:  # pages about single nodes and patterns are about classes
+        return Explanations(audited, {})
     progress("Explanation of the model")
     if graph.num_nodes > LARGEST_OVERVIEW:
         fault = f"Models on more than {LARGEST_OVERVIEW:,} nodes are not explained after training."
@@ -212,7 +214,13 @@ def read_report_data(folder: Path) -> ReportData:
     if not isinstance(metrics["splits"], list) or not metrics["splits"]:
         raise damaged_file(path, f"must hold 'splits' in a list (got {metrics['splits']!r})")
     predictions = folder / PREDICTIONS_FILE
-    classes, confusion = _read_confusion(predictions, _class_names(path, metrics))
+    named = _class_names(path, metrics)
+    classes: tuple[str, ...] = ()
+    confusion, targets = np.zeros((0, 0), np.int64), np.empty((2, 0))
+    if named == [] and metrics["metric"] in TARGET_METRICS:
+        targets = _read_targets(predictions)
+    else:
+        classes, confusion = _read_confusion(predictions, named)
     recorded = {  # runs of earlier versions lack some of these files
         part: read_object(folder / _FILES[part])
         for part in ("audit", "understanding", "explorer")
@@ -222,7 +230,9 @@ def read_report_data(folder: Path) -> ReportData:
         require_entries(folder / EXPLORER_FILE, recorded["explorer"], _EXPLORER)
     stages = _read_history(folder / HISTORY_FILE, metrics.get("explained_member"))
     ranked = rank_nodes(predictions, metrics, classes)
-    return ReportData(config, metrics, stages, classes, confusion, ranked=ranked, **recorded)
+    return ReportData(
+        config, metrics, stages, classes, confusion, ranked=ranked, targets=targets, **recorded
+    )
 
 
 def _read_config(path: Path) -> dict[str, Any]:
@@ -303,6 +313,20 @@ def _read_confusion(path: Path, classes: list[str] | None) -> tuple[tuple[str, .
     return tuple(classes), confusion
 
 
+def _read_targets(path: Path) -> Array:
+    """Read (2, n) the targets and predictions of labelled test nodes, all runs together."""
+    import pyarrow.compute as pc
+
+    table, _ = read_predictions(path, ["role", "label", "prediction"], pc.field("role") == "test")
+    table = table.drop_null()
+    try:
+        columns = [table[name].to_numpy().astype(np.float64) for name in ("label", "prediction")]
+    except ValueError as error:
+        raise damaged_file(path, f"holds text instead of numbers ({error})") from None
+    pairs = np.stack(columns)
+    return np.asarray(pairs[:, np.isfinite(pairs).all(axis=0)])
+
+
 def rank_nodes(path: Path, metrics: Mapping[str, Any], classes: Sequence[str]) -> dict[str, Any]:
     """Rank the unlabelled nodes of the first split, or else its test nodes: mean over seeds.
 
@@ -316,10 +340,13 @@ def rank_nodes(path: Path, metrics: Mapping[str, Any], classes: Sequence[str]) -
     import pyarrow.compute as pc
 
     positive, split = metrics.get("positive"), metrics["splits"][0]
-    if number(mapping(metrics.get("graph_summary")).get("num_nodes")) > LARGEST_OVERVIEW:
+    if (
+        not classes
+        or number(mapping(metrics.get("graph_summary")).get("num_nodes")) > LARGEST_OVERVIEW
+    ):
         return {}
     shares = [_CLASS_COLUMN + name for name in ([positive] if positive else classes)]
-    is_known = pc.field("role").isin(["train", "val"])
+    is_known = pc.field("role").isin(["train", "val", "calibration"])
     table, _ = read_predictions(
         path,
         ["split", "role", "node_id", "label", *shares],

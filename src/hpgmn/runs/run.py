@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hpgmn.base.calibration import decision_logits, predicted_classes
+from hpgmn.base.calibration import predicted_classes, threshold_offset
 from hpgmn.base.errors import HPGMNError, Remedy, SettingError
-from hpgmn.base.files import atomic_write
+from hpgmn.base.thresholds import choose_threshold, parse_threshold
 from hpgmn.graph import Array, Graph
 from hpgmn.runs.folder import (
     COMPARISON_FILE,
@@ -23,13 +22,13 @@ from hpgmn.runs.folder import (
     backup_note,
 )
 from hpgmn.runs.outputs import read_metrics
-from hpgmn.runs.spec import CONFIG_FILE, RunSpec, read_spec
+from hpgmn.runs.predictions import Predictions
+from hpgmn.runs.spec import CONFIG_FILE, RunSpec, check_threshold, read_spec
+from hpgmn.training.checks import class_number, positive_class
 from hpgmn.training.ensemble import ENSEMBLE, ENSEMBLE_FILE, Predictor, SavedEnsemble
 from hpgmn.training.saved import MODEL_FILE, SavedModel
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from hpgmn.explain import EnsembleExplanation, Explanation, ModelExplanation
 
 logger = logging.getLogger(__name__)
@@ -79,62 +78,6 @@ def _require_file(folder: Path, name: str) -> None:
         raise HPGMNError(
             f"{folder} is not a finished run folder: {name} is missing. {note}".rstrip(), remedy
         )
-
-
-@dataclass(frozen=True)
-class Predictions:
-    """Classes and probabilities of nodes, averaged over the seeds of one split.
-
-    Attributes:
-        node_ids: (M,) the nodes' ids, or their positions in a graph without ids.
-        labels: (M,) names of the predicted classes, None below the required confidence.
-        probabilities: (M, C) calibrated.
-        class_names: C of them.
-        split: whose models predict.
-        seeds: how many were averaged; of an ensemble, members.
-        num_new: nodes of the graph that the model was not trained on; None for the trained graph.
-    """
-
-    node_ids: Array
-    labels: Array
-    probabilities: Array
-    class_names: tuple[str, ...]
-    split: int
-    seeds: int
-    num_new: int | None
-
-    @property
-    def confidence(self) -> Array:
-        """(M,) the probability of the most probable class."""
-        return np.asarray(self.probabilities.max(axis=1))
-
-    def to_table(self) -> pa.Table:
-        """Return a pyarrow table: node_id, prediction, confidence and a probability per class."""
-        import pyarrow as pa
-
-        columns: dict[str, Any] = {
-            "node_id": self.node_ids,
-            "prediction": pa.array(self.labels.tolist(), pa.string()),
-            "confidence": self.confidence,
-        }
-        for number, name in enumerate(self.class_names):
-            columns[f"probability_{name}"] = self.probabilities[:, number]
-        return pa.table(columns)
-
-    def write(self, path: str | Path) -> None:
-        """Write the table as FILE.csv or FILE.parquet; the write is atomic."""
-        import pyarrow.csv
-        import pyarrow.parquet
-
-        target = Path(path)
-        if target.suffix not in (".csv", ".parquet"):
-            raise SettingError(f"The file must end in .csv or .parquet (got '{target}').")
-        table = self.to_table()
-        with atomic_write(target) as draft:
-            if target.suffix == ".csv":
-                pyarrow.csv.write_csv(table, draft)
-            else:
-                pyarrow.parquet.write_table(table, draft, write_page_checksum=True)
 
 
 class Run:
@@ -271,6 +214,10 @@ class Run:
         add: bool = False,
         only_new: bool = False,
         min_confidence: float = 0.0,
+        threshold: str | float | None = None,
+        top: int | None = None,
+        of: str | None = None,
+        all_nodes: bool = False,
     ) -> Predictions:
         """Predict the class of each node: averaged over seeds, never over splits.
 
@@ -281,17 +228,38 @@ class Run:
                 graph.
             only_new: leave out the nodes that the model was trained on.
             min_confidence: below this confidence a prediction is None.
+            threshold: of two classes, the probability from which the positive one is predicted, or
+                a rule to choose it on validation nodes, such as "recall=0.8" [the run's].
+            top: return this many nodes, those with the highest probability of a class first, with
+                the main reason of each.
+            of: that class [the positive one of two].
+            all_nodes: with ``top``, rank labelled nodes too [unlabelled ones only].
         """
         if not 0 <= min_confidence <= 1:
             raise SettingError(f"min_confidence must be 0 to 1 (got {min_confidence:g}).")
+        ranked = self._ranked_class(top, of)
         loaded = self._resolve(graph, add)
         number, models = self.models_of(split)
         known = None if self._is_trained(loaded) else models.known_positions(loaded)
         new = None if known is None else np.flatnonzero(known < 0)
         nodes = self._new_nodes(loaded, new) if only_new else None
+        if top is not None and not all_nodes:
+            nodes = self._unlabelled_nodes(loaded, nodes)
         probabilities = models.mean_probabilities(loaded, self.device, nodes=nodes).numpy()
+        reasons = None
+        if ranked is not None:
+            from hpgmn.explain.reasons import main_reasons
+
+            order = np.argsort(-probabilities[:, ranked], kind="stable")[:top]
+            probabilities = probabilities[order]
+            nodes = order if nodes is None else nodes[order]
+            reasons = main_reasons(models, loaded, nodes, ranked, self.device)
+        calibration = models.mean_calibration[0]
+        if threshold is not None:
+            calibration = calibration.copy()
+            calibration[2] = self._threshold_offset(str(threshold), number)
         names = np.asarray(models.class_names, dtype=object)
-        labels = names[predicted_classes(probabilities, models.mean_calibration[0])]
+        labels = names[predicted_classes(probabilities, calibration)]
         labels[probabilities.max(axis=1) < min_confidence] = None
         ids = loaded.node_ids if loaded.node_ids is not None else np.arange(loaded.num_nodes)
         ids = ids if nodes is None else ids[nodes]
@@ -307,7 +275,68 @@ class Run:
             split=number,
             seeds=len(models.members if isinstance(models, SavedEnsemble) else models.replicas),
             num_new=None if new is None else len(new),
+            of=None if ranked is None else str(names[ranked]),
+            reasons=reasons,
         )
+
+    @property
+    def positive(self) -> int:
+        """The positive class of two: that of the metric, or the rarer one."""
+        recorded = self.spec.positive or self.metrics.get("ranking", {}).get("positive")
+        labels, names = self.model.train_labels, self.model.class_names
+        return class_number(positive_class("average_precision", labels, names, recorded), names)
+
+    def _ranked_class(self, top: int | None, of: str | None) -> int | None:
+        """Return the class by which nodes are ranked; None if they are not."""
+        names = self.model.class_names
+        if top is None:
+            if of is not None:
+                raise SettingError(
+                    "A class to rank by is given, but not how many nodes.",
+                    Remedy("Give the number of nodes", option="top", value=50),
+                )
+            return None
+        if top < 1:
+            raise SettingError(f"top must be at least 1 (got {top}).")
+        if of is None and len(names) == 2:
+            return self.positive
+        if of not in names:
+            if of is not None:
+                raise SettingError.unknown("class", of, names)
+            raise SettingError(
+                f"With {len(names)} classes, nodes are ranked by one of them.",
+                Remedy("Name it", option="of", value=names[0]),
+            )
+        return names.index(of)
+
+    def _unlabelled_nodes(self, graph: Graph, nodes: Array | None) -> Array:
+        """Return the positions without a label, among some nodes or all."""
+        chosen = np.arange(graph.num_nodes) if nodes is None else nodes
+        unlabelled = chosen[graph.y[chosen] < 0]
+        if not unlabelled.size:
+            remedy = Remedy("Rank all nodes", option="all_nodes", value=True, flag="all-nodes")
+            raise HPGMNError(f"Every node of '{graph.name}' has a label already.", remedy)
+        return np.asarray(unlabelled)
+
+    def _threshold_offset(self, rule: str, split: int) -> Array:
+        """Return the decision offset (2,) of a threshold, chosen on validation nodes."""
+        names = self.model.class_names
+        check_threshold(rule, len(names), self.model.metadata["graph"])
+        chances, is_positive = np.zeros(0), np.zeros(0, bool)
+        if parse_threshold(rule).kind != "value":
+            if self.spec.refit:
+                raise SettingError(
+                    "The model was trained again on the validation nodes, so none are left to "
+                    "choose a threshold on.",
+                    Remedy("Give a probability", option="threshold", value=0.5)
+                    | Remedy("Choose it in training", command="train", option="threshold"),
+                )
+            val = np.flatnonzero(self.graph.split(split).val)
+            models = self.models_of(split)[1]
+            found = models.mean_probabilities(self.graph, self.device, nodes=val).numpy()
+            chances, is_positive = found[:, self.positive], self.graph.y[val] == self.positive
+        value = choose_threshold(rule, chances, is_positive, logger.warning)
+        return threshold_offset(value, self.positive)
 
     def _new_nodes(self, graph: Graph, new: Array | None) -> Array:
         """Return the positions of new nodes, or refuse where none can be recognised."""
@@ -325,125 +354,47 @@ class Run:
     def evaluate(
         self,
         graph: Graph | str | Path | None = None,
+        metrics: str | Sequence[str] | None = None,
         *,
         add: bool = False,
         only_new: bool | None = None,
     ) -> dict[str, Any]:
         """Score the test nodes, or the labelled nodes of another graph, by metric and by class.
 
-        Of another graph, nodes that the run was trained or validated on (by their ids) are left
-        out.
+        Test nodes are scored from the predictions that the training stored. Of another graph, nodes
+        that the run was trained or validated on (by their ids) are left out.
 
         Args:
             graph: another graph; None for the trained one.
+            metrics: names of metrics, in a list or with commas [that of the run and all others but
+                precision@K].
             add: ``graph`` holds tables of new nodes and edges only, to be added to the trained
                 graph.
             only_new: score the nodes that the trained graph does not have [with ``add``].
         """
-        from hpgmn.base.metrics import METRICS
-        from hpgmn.evaluation.scores import Score, class_report, scores
-        from hpgmn.training.checks import class_number, positive_class
-
-        loaded, model = self._resolve(graph, add), self.model
-        only_new = add if only_new is None else only_new
-        if (loaded.y < 0).all():
-            raise HPGMNError(
-                f"Graph '{loaded.name}' has no labels to score against.",
-                "Give labels, or predict instead",
-            )
-        if loaded.class_names[: len(model.class_names)] != model.class_names[: loaded.num_classes]:
-            raise HPGMNError(
-                f"The classes of '{loaded.name}' are not those of the model: "
-                f"{', '.join(model.class_names)}.",
-                "Give them in the same order",
-            )
-        is_trained = self._is_trained(loaded)
-        if only_new:
-            masks = self._new_masks(loaded)
-        else:
-            masks = self._test_masks(loaded) if is_trained else self._unseen_masks(loaded)
-        logits = decision_logits(model.logits(loaded, self.device), model.calibration)
-        metrics = list(dict.fromkeys([self.spec.metric, *METRICS]))  # that of the run first
-        positive = self.spec.positive or positive_class(
-            "average_precision", model.train_labels, model.class_names
+        from hpgmn.runs.evaluation import (
+            metric_names,
+            predict_labelled,
+            score_predictions,
+            stored_predictions,
         )
-        number = class_number(positive, model.class_names)
-        scored = {name: Score.of(scores(logits, loaded.y, masks, name, number)) for name in metrics}
-        score = scored[self.spec.metric]
-        left_out = [int((loaded.y >= 0).sum() - mask.sum()) for mask in masks]
-        return {
-            "graph": loaded.name,
-            "model": self.spec.model,
-            "nodes": "new nodes"
-            if only_new
-            else "test nodes"
-            if is_trained
-            else _scored_nodes(left_out),
-            "runs": len(masks),
-            **({} if is_trained else {"left_out": left_out}),
-            "metric": self.spec.metric,
-            "positive": positive,
-            "score_mean": score.mean,
-            "score_std": score.std,
-            "score": list(score.values),
-            "metrics": {
-                name: {"mean": value.mean, "std": value.std} for name, value in scored.items()
-            },
-            "classes": class_report(
-                logits.argmax(dim=-1).numpy(), loaded.y, masks, model.class_names
-            ),
-        }
 
-    def _test_masks(self, graph: Graph) -> list[Array]:
-        """Return the test nodes of each replica on the trained graph."""
-        masks = [graph.split(replica.split).test for replica in self.model.replicas]
-        if not all(mask.any() for mask in masks):
-            raise HPGMNError(
-                f"'{graph.name}' has splits without test nodes: nothing can be scored.",
-                "Name another labelled graph",
-            )
-        if (np.stack(masks) & (self.model.train_labels >= 0)).any():
-            raise HPGMNError(
-                f"The splits of '{graph.name}' changed: train nodes of the model are test nodes "
-                "now.",
-                "Restore the splits, or train again",
-            )
-        return masks
-
-    def _new_masks(self, graph: Graph) -> list[Array]:
-        """Return the labelled nodes that the trained graph does not have, for each replica."""
-        known = self.model.known_positions(graph)
-        new = self._new_nodes(graph, None if known is None else np.flatnonzero(known < 0))
-        mask = np.zeros(graph.num_nodes, bool)
-        mask[new[graph.y[new] >= 0]] = True
-        if not mask.any():
-            raise HPGMNError(
-                f"None of the {len(new):,} new nodes of '{graph.name}' has a label.",
-                "Give labels, or predict instead",
-            )
-        return [mask for _ in self.model.replicas]
-
-    def _unseen_masks(self, graph: Graph) -> list[Array]:
-        """Return the labelled nodes of another graph that a replica has not seen."""
-        from hpgmn.runs.outputs import read_used_ids
-
-        known = graph.y >= 0
-        if graph.node_ids is None or self.model.node_ids is None:
-            return [known for _ in self.model.replicas]
-        path = self.folder / PREDICTIONS_FILE
-        used = read_used_ids(path) if path.is_file() else {}
-        masks = []
-        for replica, labels in zip(self.model.replicas, self.model.train_labels, strict=True):
-            trained = self.model.node_ids[labels >= 0].tolist()
-            ids = [*trained, *used.get(replica.split, ())]
-            masks.append(known & ~np.isin(graph.node_ids, ids))
-        if not all(mask.any() for mask in masks):
-            raise HPGMNError(
-                f"The run was trained or validated on every labelled node of '{graph.name}': "
-                "nothing is left to score.",
-                "Give other labelled nodes, or evaluate the trained graph",
-            )
-        return masks
+        model, trained = self.model, self.model.metadata["graph"]
+        names = metric_names(metrics, self.spec.metric, len(model.class_names), trained)
+        stored = self.folder / PREDICTIONS_FILE
+        if graph is None and stored.is_file():
+            about: dict[str, Any] = {"graph": trained, "nodes": "test nodes"}
+            logits, y, masks = stored_predictions(model, stored)
+        else:
+            loaded, new = self._resolve(graph, add), None
+            if add if only_new is None else only_new:
+                known = model.known_positions(loaded)
+                new = self._new_nodes(loaded, None if known is None else np.flatnonzero(known < 0))
+            logits, masks, about = predict_labelled(model, loaded, self.device, self.folder, new)
+            y = loaded.y
+        positive = self.positive if len(model.class_names) == 2 else 1
+        scored = score_predictions(logits, y, masks, names, model.class_names, positive)
+        return {"model": self.spec.model, **about, **scored}
 
     def explain(
         self,
@@ -482,12 +433,3 @@ class Run:
         from hpgmn.runs.report_data import write_report
 
         return write_report(self.folder)
-
-
-def _scored_nodes(left_out: list[int]) -> str:
-    """Describe the scored nodes of another graph."""
-    if not any(left_out):
-        return "all labelled nodes"
-    low, high = min(left_out), max(left_out)
-    count = f"{low:,}" if low == high else f"{low:,} to {high:,}"
-    return f"all labelled nodes but {count} that the run was trained or validated on"

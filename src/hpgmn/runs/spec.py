@@ -17,6 +17,7 @@ from hpgmn.base.files import RUN_FORMAT, check_format
 from hpgmn.base.machine import hardware
 from hpgmn.base.metrics import BALANCED_METRICS, require_metric
 from hpgmn.base.settings import make_settings, read_yaml, settings_dict
+from hpgmn.base.thresholds import parse_threshold
 from hpgmn.base.version import __version__
 from hpgmn.engines import Engine
 from hpgmn.graph import Graph, Split
@@ -206,7 +207,10 @@ def make_spec(
         device=options["device"],
         calibrate=options.get("calibrate", True),
         tables=options.get("tables", {}),
-        positive=positive_class(metric, labels, graph.class_names, options.get("positive")),
+        positive=positive_class(
+            "average_precision" if options.get("threshold") else metric,
+            *(labels, graph.class_names, options.get("positive")),
+        ),
         deterministic=options.get("deterministic", False),
         first_seed=options.get("first_seed", 0),
         refit=options.get("refit", False),
@@ -326,6 +330,16 @@ def check_seeds(seeds: int) -> None:
         raise SettingError(f"The number of seeds must be at least 1 (got {seeds}).", remedy)
 
 
+def check_threshold(rule: str, num_classes: int, graph: str) -> None:
+    """Refuse an unknown rule for the threshold, and one where there are not two classes."""
+    parse_threshold(rule)
+    if num_classes != 2:
+        raise SettingError(
+            f"A threshold needs two classes ('{graph}' has {num_classes}).",
+            "Leave out the threshold",
+        )
+
+
 def check_run(spec: RunSpec, graph: Graph) -> tuple[list[Split], list[str]]:
     """Refuse what cannot be trained before work starts; return the splits and warnings."""
     if spec.model != ENSEMBLE:
@@ -335,6 +349,8 @@ def check_run(spec: RunSpec, graph: Graph) -> tuple[list[Split], list[str]]:
         entry.floats(graph, settings)  # builds an own model
     require_metric(spec.metric, graph.num_classes, f"'{graph.name}'")
     positive_class(spec.metric, graph.y[:0], graph.class_names, spec.positive)
+    if spec.threshold is not None:
+        check_threshold(spec.threshold, graph.num_classes, graph.name)
     check_seeds(spec.seeds)
     warnings = graph_warnings(graph)
     splits = []

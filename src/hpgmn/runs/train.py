@@ -69,6 +69,7 @@ def train(
     device: str | None = None,
     deterministic: bool | None = None,
     calibrate: bool | None = None,
+    threshold: str | None = None,
     first_seed: int | None = None,
     ensemble: bool = False,
     single: bool = False,
@@ -108,6 +109,9 @@ def train(
         device: "auto", "cpu" or "cuda" [auto].
         deterministic: bit-identical results on a GPU [no].
         calibrate: calibrate probabilities on the validation nodes [yes].
+        threshold: of two classes, the probability from which the positive one is predicted, chosen
+            on validation nodes: "f1", "precision=0.9", "recall=0.8", "cost=10:1" (a missed node
+            costs ten false alarms), or a number [the more likely class is predicted].
         first_seed: the first of the seeds [0].
         ensemble: train the portfolio, with the shipped settings of the dataset, and combine members
             [where nothing else gives a model or settings].
@@ -141,6 +145,7 @@ def train(
         device=device,
         deterministic=deterministic,
         calibrate=calibrate,
+        threshold=threshold,
         first_seed=first_seed,
         refit=refit,
     )

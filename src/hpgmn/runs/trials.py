@@ -24,6 +24,7 @@ from hpgmn.base.settings import (
 )
 from hpgmn.base.version import __version__
 from hpgmn.graph import Graph
+from hpgmn.graph.calibration import reserve_calibration
 from hpgmn.models import find_model
 from hpgmn.models.stage import Replica
 from hpgmn.training.replicas import Progress, fit_replicas
@@ -176,7 +177,11 @@ def run_trials(
         for split in splits
         for seed in range(seeds)
     ]
-    masks = [(graph.split(run.split).train, graph.split(run.split).val) for run in replicas]
+    chosen = {number: graph.split(number) for number in splits}
+    if graph.is_regression:  # as the run that will be trained
+        for number, split in chosen.items():
+            chosen[number] = reserve_calibration(split, number, graph.node_ids)
+    masks = [(chosen[run.split].train, chosen[run.split].val) for run in replicas]
     started = time.perf_counter()
     fitted = fit_replicas(
         graph,

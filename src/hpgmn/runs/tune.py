@@ -80,7 +80,9 @@ class TuneResult:
 
     def __repr__(self) -> str:
         best = self.content["best"]
-        score = "" if best is None else f", best {100 * best['val_score_mean']:.1f} %"
+        score = (
+            "" if best is None else f", best {self.content['metric']} {best['val_score_mean']:.3f}"
+        )
         return (
             f"TuneResult({str(self.study)!r}: {self.content['trials']['finished']} trials{score})"
         )
@@ -283,7 +285,7 @@ def run_search(
 
     def show_progress() -> None:
         best = best_trial(search.study)
-        score = "" if best is None else f", best {100 * (best.value or 0):.1f}"
+        score = "" if best is None else f", best {abs(best.value or 0):.3f}"
         task = f"{search.graph.name} {search.spec.run.model}: trials{score}"
         done = count - len(search.pending(count))
         monitor.progress("", monitor.step_progress(task, done, count))

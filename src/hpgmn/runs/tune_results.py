@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from hpgmn.base.errors import count_noun, format_setting
+from hpgmn.base.errors import TARGET_METRICS, count_noun, format_setting
 from hpgmn.base.files import atomic_write, write_text
+from hpgmn.base.metrics import plain_score
 from hpgmn.base.settings import make_settings, settings_dict
 from hpgmn.evaluation.scores import Score
 from hpgmn.graph.datasets import DATASETS
@@ -70,7 +71,8 @@ def summary(study: Study, source: str) -> dict[str, Any]:
     trial = best_trial(study)
     if trial is None:
         return content
-    score = Score.of(trial.user_attrs["record"]["val_score"])
+    recorded = trial.user_attrs["record"]["val_score"]
+    score = Score.of([plain_score(identity["metric"], value) for value in recorded])
     content["best"] = {
         "trial": trial.number,
         "settings": trial.user_attrs["settings"],
@@ -203,9 +205,12 @@ def draw_sensitivity(
         matplotlib.rcParams["text.parse_math"] = True  # powers of ten on logarithmic axes
         row = figure.subplots(1, len(names), sharey=True, squeeze=False)[0]
         for axes, name in zip(row, names, strict=True):
-            dots = [(float(values[name]), 100 * (score or 0.0)) for values, score in trials]
+            factor = 1 if metric in TARGET_METRICS else 100
+            dots = [(float(values[name]), factor * (score or 0.0)) for values, score in trials]
             _draw_panel(axes, dots, name)
-        row[0].set_ylabel(f"validation {metric.replace('_', ' ')}, %")
+        row[0].set_ylabel(
+            f"validation {metric.replace('_', ' ')}" + ", %" * (metric not in TARGET_METRICS)
+        )
         figure.suptitle(title, x=0.01, ha="left", parse_math=False)
         figure.legend(*row[0].get_legend_handles_labels(), loc="upper right", ncols=2)
         no_metadata = dict.fromkeys(("Creator", "Date", "Format", "Type"))

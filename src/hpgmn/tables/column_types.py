@@ -192,8 +192,12 @@ class Number(Column):
         """
         if self.has_missing and attributes[-1]:
             return None
-        value = float(attributes[0]) * self.deviation + self.mean
-        return float(f"{value:.6g}")  # as precise as the attribute
+        return self._unscaled(attributes)
+
+    def _unscaled(self, attributes: Array) -> float:
+        """Return the number behind an attribute, as precise as single precision is."""
+        digits = 5 - math.floor(math.log10(self.deviation)) if self.deviation else 5
+        return round(float(attributes[0]) * self.deviation + self.mean, digits) + 0.0
 
 
 class Flag(Number):
@@ -241,7 +245,7 @@ class Date(Number):
         """
         if self.has_missing and attributes[-1]:
             return None
-        days = float(attributes[0]) * self.deviation + self.mean
+        days = self._unscaled(attributes)
         if abs(days - round(days)) < _WHOLE_DAY:
             days = round(days)
         moment = datetime.datetime(1970, 1, 1) + datetime.timedelta(days=days)
@@ -295,7 +299,7 @@ class Aggregate(Number):
         >>> Aggregate("amount (out, mean)", mean=2.0, deviation=3.0).original([0.5])
         32.1155
         """
-        value = float(attributes[0]) * self.deviation + self.mean
+        value = self._unscaled(attributes)
         what = self.name.rpartition("(")[2].rpartition(", ")[2].removesuffix(")")
         if what in _ON_LOG_SCALE:
             value = math.copysign(math.expm1(abs(value)), value)

@@ -89,9 +89,7 @@ class Tables:
 
     def _assignments(self, roles: Sequence[str]) -> str:
         named = [(role, getattr(self, role)) for role in roles]
-        return ", ".join(
-            f"{role.replace('_', ' ')} is '{name}'" for role, name in named if name is not None
-        )
+        return ", ".join(f"{_words(role)} is '{name}'" for role, name in named if name is not None)
 
 
 def open_tables(
@@ -183,8 +181,8 @@ def assign_roles(
             if used.count(name) > 1:
                 first, second = [role for role in group if roles[role] == name][:2]
                 raise SettingError(
-                    f"Column '{name}' cannot be both {first} and {second}.",
-                    column_remedy(f"Name another column for the {second}", second),
+                    f"Column '{name}' cannot be both {_words(first)} and {_words(second)}.",
+                    column_remedy(f"Name another column for the {_words(second)}", second),
                 )
     reserved = [roles[role] for role in _NODE_ROLES if roles[role] is not None]
     if columns.split_by is not None:
@@ -212,6 +210,10 @@ def assign_roles(
         preparation=preparation,
         **roles,
     )
+
+
+def _words(role: str) -> str:
+    return role.replace("_", " ")
 
 
 def _trained_columns(

@@ -246,13 +246,12 @@ class Boosting(RowModel):
 
     @override
     def rows(self, inputs: Mapping[str, Any], noise: Noise | None, nodes: Tensor | None) -> Tensor:
-        found, trees = [], trees_per_round(self._task)
+        found = []
         for replica in range(len(self._boosters)):
             chosen = torch.arange(self._task.graph.num_nodes) if nodes is None else nodes[replica]
             scores = self._predict(replica, chosen.cpu().numpy(), raw_score=True)
-            raw = torch.from_numpy(scores.reshape(chosen.numel(), trees))
-            found.append(raw if self._task.is_regression else class_logits(raw))
-        return torch.stack(found).float().to(self._task.device)
+            found.append(self._logits(scores))
+        return torch.stack(found).to(self._task.device)
 
     def table(self, replica: int, nodes: Array) -> Array:
         """Return the rows of some nodes in a replica's table: (B, W) float32."""
@@ -263,14 +262,21 @@ class Boosting(RowModel):
             self._counted = replica, label_rows(task.statistics, modes, labels, task.num_classes)
         return np.concatenate([fixed[nodes], self._counted[1][nodes]], axis=1)
 
+    def _logits(self, scores: Array) -> Tensor:
+        """Return the logits (B, C) of raw scores."""
+        raw = torch.from_numpy(scores.reshape(-1, trees_per_round(self._task)))
+        return (raw if self._task.is_regression else class_logits(raw)).float()
+
     def logits_with_attributes(self, replica: int, node: int, attributes: Array) -> Array:
         """Return the logits (B, C) of a node with other attributes of its own (B, F)."""
         own, _ = attribute_columns(attributes, self._bases)
         rows = np.repeat(self.table(replica, np.array([node])), len(own), axis=0)
         rows[:, : own.shape[1]] = own
         scores = np.asarray(self._boosters[replica].predict(rows, raw_score=True, num_threads=1))
-        trees = trees_per_round(self._task.num_classes)
-        return class_logits(torch.from_numpy(scores.reshape(len(own), trees))).float().numpy()
+        logits = self._logits(scores)
+        if self._task.is_regression:
+            logits = self._task.subset([replica]).objective_on("cpu").values(logits[None])[0]
+        return logits.numpy()
 
     def contributions(self, replica: int, nodes: Array) -> Array:
         """Return the contribution of each column to each raw score: (B, trees, W + 1).

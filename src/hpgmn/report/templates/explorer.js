@@ -158,15 +158,19 @@
     return table(`Probability of each class${some}`, ["Class", "", "Probability"], rows, "bars");
   }
 
+  function contributions(caption, head, values) {
+    const largest = Math.max(0.05, ...values.map(([, value]) => Math.abs(value)));
+    const rows = values.map(([words, value, error]) => [words, bar(value, largest, "signed"),
+      signed(value, 2) + (error ? ` ± ${error.toFixed(2)}` : "")]);
+    return table(caption, [head, "", "Share"], rows, "bars");
+  }
+
   function shares(node) {
-    const largest = Math.max(0.05, ...node.shares.map(Math.abs));
-    const rows = node.shares.map((share, number) => [share, data.statistics[number]])
-      .sort((a, b) => b[0] - a[0])
-      .map(([share, [name, words]]) => [[words, element("span", { class: "rest" }, name)],
-        bar(share, largest, "signed"), signed(share, 2)]);
-    const caption = "Contribution of each statistic to the log-probability "
-      + `(mean train node: ${percent(Math.exp(node.baseline))})`;
-    return table(caption, ["Statistic", "", "Share"], rows, "bars");
+    const values = node.shares.map((share, number) => [data.statistics[number], share])
+      .sort((a, b) => b[1] - a[1])
+      .map(([[name, words], share]) => [[words, element("span", { class: "rest" }, name)], share]);
+    return contributions("Contribution of each statistic to the log-probability "
+      + `(mean train node: ${percent(Math.exp(node.baseline))})`, "Statistic", values);
   }
 
   function largestOf(all) {
@@ -336,7 +340,9 @@
     const parts = [
       element("h3", { id: "explorer-node", tabindex: "-1" }, `Node ${id}`),
       element("p", {}, element("strong", {}, decision), ` ${roleWords(node)}`),
-      element("div", { class: "why" }, probabilities(node), ...(node.shares ? [shares(node)] : [])),
+      element("div", { class: "why" }, probabilities(node), ...(node.shares ? [shares(node)] : []),
+        ...((node.columns || []).length ? [contributions("Contribution of its own columns to the "
+          + "log-odds, the largest", "Column", node.columns)] : [])),
       ...(node.patterns ? [patterns(node)] : []),
       element("h4", {}, "Neighbourhood"), ...neighborhood(id, node), ...withoutThem(node),
     ];

@@ -1,0 +1,72 @@
+"""The section of a regression: predicted and true values, errors and intervals."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from hpgmn.base.errors import MISSING, mean_and_deviation, percent
+from hpgmn.graph import Array
+from hpgmn.report.plots import INK, TRAINING, VALIDATION, drawing, inline_svg
+from hpgmn.report.rendering import ReportData, mapping, number
+
+MOST_DOTS = 2000
+"""Test nodes drawn; of more an evenly spread part."""
+_SIZE, _MARGINS = (4.4, 3.4), (0.78, 0.15, 0.5, 0.3)
+
+
+def section(data: ReportData) -> dict[str, Any]:
+    """Return what the section shows."""
+    truth, predicted = data.targets
+    intervals = mapping(data.metrics.get("intervals"))
+    nominal = intervals.get("nominal") or []
+    coverage = intervals.get("coverage_mean") or [None] * len(nominal)
+    rows = [[number(width) for width in row] for row in intervals.get("half_width") or []]
+    widths = np.array(rows or [[np.nan] * len(nominal)])
+    return {
+        "figures": [scatter(truth, predicted), errors(truth, predicted)] if truth.size else [],
+        "metrics": [
+            (name, mean_and_deviation(row["mean"], row["std"], name))
+            for name, row in mapping(data.metrics.get("test_metrics")).items()
+        ],
+        "intervals": [
+            (
+                f"{share:.0%}",
+                f"{half:.4g}" if np.isfinite(half) else "too few reserved nodes",
+                MISSING if inside is None else percent(inside),
+            )
+            for share, half, inside in zip(nominal, widths.mean(axis=0), coverage, strict=True)
+        ],
+        "num_nodes": int(truth.size),
+    }
+
+
+def scatter(truth: Array, predicted: Array) -> str:
+    """Draw predictions against true values."""
+    step = -(-truth.size // MOST_DOTS)
+    with drawing(*_SIZE, "scatter", _MARGINS) as figure:
+        axes = figure.add_subplot()
+        axes.set(xlabel="true value", ylabel="prediction")
+        low, high = float(truth.min()), float(truth.max())
+        axes.plot([low, high], [low, high], "--", color=INK, lw=1)
+        dots = (truth[::step], predicted[::step])
+        axes.plot(*dots, "o", markersize=2.5, markeredgewidth=0, color=TRAINING, alpha=0.5)
+        correlation = float(np.corrcoef(truth, predicted)[0, 1]) if truth.size > 1 else 0.0
+        alt = (
+            f"Predictions of {truth.size:,} test nodes against true values: r = {correlation:.2f}."
+        )
+        return inline_svg(figure, "scatter", alt)
+
+
+def errors(truth: Array, predicted: Array) -> str:
+    """Draw the distribution of errors."""
+    difference = predicted - truth
+    with drawing(*_SIZE, "errors", _MARGINS) as figure:
+        axes = figure.add_subplot()
+        axes.set(xlabel="prediction minus true value", ylabel="test nodes")
+        axes.hist(difference, bins=40, color=TRAINING)
+        axes.axvline(float(np.median(difference)), color=VALIDATION, ls="--", lw=1.2)
+        low, middle, high = np.quantile(difference, (0.1, 0.5, 0.9)).tolist()
+        alt = f"Errors: median {middle:.3g}, 80 % of them from {low:.3g} to {high:.3g}."
+        return inline_svg(figure, "errors", alt)

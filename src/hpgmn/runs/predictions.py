@@ -1,0 +1,78 @@
+"""Predictions as a table."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hpgmn.base.errors import SettingError
+from hpgmn.base.files import atomic_write
+from hpgmn.graph import Array
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """Classes and probabilities of nodes, averaged over the seeds of one split.
+
+    Attributes:
+        node_ids: (M,) the nodes' ids, or their positions in a graph without ids.
+        labels: (M,) names of the predicted classes, None below the required confidence.
+        probabilities: (M, C) calibrated.
+        class_names: C of them.
+        split: whose models predict.
+        seeds: how many were averaged; of an ensemble, members.
+        num_new: nodes of the graph that the model was not trained on; None for the trained graph.
+        of: the class by whose probability nodes are ranked; None if they are not.
+        reasons: (M,) the main reason for that class, in words; None if nodes are not ranked.
+    """
+
+    node_ids: Array
+    labels: Array
+    probabilities: Array
+    class_names: tuple[str, ...]
+    split: int
+    seeds: int
+    num_new: int | None
+    of: str | None = None
+    reasons: Array | None = None
+
+    @property
+    def confidence(self) -> Array:
+        """(M,) the probability of the most probable class."""
+        return np.asarray(self.probabilities.max(axis=1))
+
+    def to_table(self) -> pa.Table:
+        """Return a pyarrow table: node_id, prediction, confidence and a probability per class."""
+        import pyarrow as pa
+
+        columns: dict[str, Any] = {
+            "node_id": self.node_ids,
+            "prediction": pa.array(self.labels.tolist(), pa.string()),
+            "confidence": self.confidence,
+        }
+        for number, name in enumerate(self.class_names):
+            columns[f"probability_{name}"] = self.probabilities[:, number]
+        if self.reasons is not None:
+            columns["reason"] = pa.array(self.reasons.tolist(), pa.string())
+        return pa.table(columns)
+
+    def write(self, path: str | Path) -> None:
+        """Write the table as FILE.csv or FILE.parquet; the write is atomic."""
+        import pyarrow.csv
+        import pyarrow.parquet
+
+        target = Path(path)
+        if target.suffix not in (".csv", ".parquet"):
+            raise SettingError(f"The file must end in .csv or .parquet (got '{target}').")
+        table = self.to_table()
+        with atomic_write(target) as draft:
+            if target.suffix == ".csv":
+                pyarrow.csv.write_csv(table, draft)
+            else:
+                pyarrow.parquet.write_table(table, draft, write_page_checksum=True)

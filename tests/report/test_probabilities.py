@@ -1,0 +1,44 @@
+"""What the sections about probabilities show."""
+
+import numpy as np
+
+from hpgmn.evaluation.rankings import ranking_report
+from hpgmn.evaluation.scores import class_calibration
+from hpgmn.report import render_report
+from hpgmn.report.probabilities import calibration_content, ranking_content
+
+
+def ranking():
+    random = np.random.default_rng(0)
+    positive = random.random(200) < 0.1
+    return {"positive": "fraud", **ranking_report([random.random(200) + positive], [positive])}
+
+
+def test_a_ranking_is_drawn_and_tabulated(make_data, tables_of):
+    content = ranking()
+    page = render_report(make_data(ranking=content))
+    rows = tables_of(page)["The most likely test nodes, mean over splits"][1:]
+    shown = [[row["nodes"], row["precision"], row["gain"]] for row in content["precision_at"]]
+    expected = [[f"{k}", f"{100 * value:.1f}%", f"{gain:.1f}"] for k, value, gain in shown]
+    assert rows == expected
+    assert "Precision by recall of test nodes" in page
+
+
+def test_a_threshold_is_marked_and_told(make_data):
+    test = {"class": "fraud", "precision": 0.25, "recall": 0.75, "f1": 0.4, "support": 20}
+    threshold = {"rule": "recall=0.8", "positive": "fraud", "value": [0.125], "test": test}
+    data = make_data(ranking=ranking(), threshold=threshold)
+    page = render_report(data)
+    for fact in ("0.125", "25.0%", "75.0%", "--threshold recall=0.8"):
+        assert fact in page
+    plain = ranking_content(make_data(ranking=ranking()), ranking())["figure"]
+    assert ranking_content(data, ranking())["figure"] != plain
+
+
+def test_classes_without_bins_have_no_diagram(make_data):
+    truth = np.arange(100) < 5
+    row = {"class": "fraud", **class_calibration(np.full(100, 0.05), truth)}
+    recorded = {"temperature": [1.0], "classes": [row]}
+    assert len(calibration_content(make_data(), recorded)["diagrams"]) == 1
+    del row["reliability"]
+    assert calibration_content(make_data(), recorded)["diagrams"] == []

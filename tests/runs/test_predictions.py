@@ -1,0 +1,84 @@
+"""Rankings, thresholds and tables of predictions, of a run with a rare class."""
+
+import numpy as np
+import pyarrow.csv
+import pytest
+
+from hpgmn.base.errors import HPGMNError, SettingError
+from hpgmn.graph import Graph
+from hpgmn.runs.run import open_run
+
+
+def test_class_weights_are_undone(rare_run, rare_graph):
+    assert rare_run.metrics["calibration"]["bias"][0][0] != 0
+    split = rare_graph.split(0)
+    chances = rare_run.predict().probabilities[split.val | split.test, 1]
+    rate = (rare_graph.y[split.val | split.test] == 1).mean()
+    assert chances.mean() == pytest.approx(rate, rel=0.3)
+    raw = rare_run.model.logits(rare_graph).softmax(dim=-1).numpy()[:, split.val, 1]
+    assert raw.mean() > 1.5 * rate
+
+
+def test_the_top_are_the_unlabelled_nodes_with_the_highest_probability(rare_run, rare_graph):
+    every = rare_run.predict()
+    found = rare_run.predict(top=7)
+    order = sorted(range(300, 400), key=lambda node: -every.probabilities[node, 1])[:7]
+    assert found.node_ids.tolist() == [f"a{node}" for node in order]
+    np.testing.assert_allclose(found.probabilities, every.probabilities[order], atol=1e-6)
+    assert found.of == "mule"
+    paid = rare_run.predict(top=3, of="paid", all_nodes=True)
+    order = np.argsort(-every.probabilities[:, 0], kind="stable")[:3]
+    assert paid.node_ids.tolist() == [f"a{node}" for node in order]
+    assert len(rare_run.predict(top=1000).node_ids) == 100
+
+
+def test_a_ranking_is_written_with_its_reasons(rare_run, tmp_path):
+    found = rare_run.predict(top=5)
+    assert any("=" in str(reason) for reason in found.reasons)  # a column with its value
+    found.write(tmp_path / "top.csv")
+    table = pyarrow.csv.read_csv(tmp_path / "top.csv")
+    assert table.column_names[-1] == "reason"
+    assert table["node_id"].to_pylist() == found.node_ids.tolist()
+    assert "reason" not in rare_run.predict().to_table().column_names
+
+
+def test_a_ranking_that_makes_no_sense_is_refused(rare_run, rare_graph):
+    with pytest.raises(SettingError, match="top"):
+        rare_run.predict(of="mule")
+    with pytest.raises(SettingError, match="at least 1"):
+        rare_run.predict(top=0)
+    with pytest.raises(SettingError, match="paid, mule"):
+        rare_run.predict(top=3, of="fraud")
+    labelled = Graph(
+        *(rare_graph.x, rare_graph.edge_index, np.zeros(400, int)),
+        node_ids=rare_graph.node_ids,
+        class_names=["paid", "mule"],
+    )
+    with pytest.raises(HPGMNError, match="all_nodes"):
+        rare_run.predict(labelled, top=3)
+
+
+def test_the_threshold_of_the_run_decides(rare_run, rare_graph):
+    content = rare_run.metrics["threshold"]
+    [value] = content["value"]
+    found = rare_run.predict()
+    is_mule = found.probabilities[:, 1] >= value
+    assert (found.labels == "mule").tolist() == is_mule.tolist()
+    split = rare_graph.split(0)
+    recall = is_mule[split.val & (rare_graph.y == 1)].mean()
+    assert content["val"]["recall"] == pytest.approx(recall)
+    assert recall >= 0.9
+    precision = (rare_graph.y[split.test & is_mule] == 1).mean()
+    assert content["test"]["precision"] == pytest.approx(precision)
+    opened = open_run(rare_run.folder)
+    assert opened.predict().labels.tolist() == found.labels.tolist()
+
+
+def test_another_threshold_replaces_that_of_the_run(rare_run, rare_graph):
+    found = rare_run.predict(threshold=0.3)
+    assert (found.labels == "mule").tolist() == (found.probabilities[:, 1] >= 0.3).tolist()
+    one = rare_run.predict(threshold="recall=1")
+    nodes = rare_graph.split(0).val & (rare_graph.y == 1)
+    assert (one.labels[nodes] == "mule").all()
+    with pytest.raises(SettingError, match="f1"):
+        rare_run.predict(threshold="f2")
