@@ -57,6 +57,7 @@ def make_data():
         audit=None,
         understanding=None,
         explorer=None,
+        ranked=None,
         **metrics,
     ):
         random = np.random.default_rng(0)
@@ -107,6 +108,7 @@ def make_data():
             audit=audit or {},
             understanding=understanding or {},
             explorer=explorer or {},
+            ranked=ranked or {},
         )
 
     return make

@@ -260,6 +260,24 @@ def test_many_classes_get_a_list_of_errors(make_data, tables_of):
         assert share == f"{100 * int(count) / row.sum():.2f}%"
 
 
+def test_ranked_nodes_name_class_probability_and_reason(make_data, tables_of):
+    rows = [{"node": name, "label": None, "class": "no", "probability": 0.75} for name in "xy"]
+    ranked = {"class": "no", "split": 3, "num_nodes": 2000, "is_labelled": False, "rows": rows}
+    nodes = [node(1, None, "unlabelled", shares=[0.5, 0.25]), node(0, None, "unlabelled")]
+    nodes[1]["shares"] = [0.125, -0.75]  # against "yes", which is for "no"
+    content = explorer(nodes=nodes, ids=["x", "y"], statistics=[["a", "one"], ["b", "two"]])
+    page = render_report(make_data(ranked=ranked, explorer=content))
+    assert tables_of(page)["Ranked nodes, highest first"][1:] == [
+        ["x", "", "75.0%", "one (+0.50)"],
+        ["y", "", "75.0%", "two (+0.75)"],
+    ]
+    assert "the first 2 of 2,000" in section(page, "ranked")
+    assert '<a class="open" href="#node=x">' in page
+    without = render_report(make_data(ranked=ranked))
+    assert tables_of(without)["Ranked nodes, highest first"][1] == ["x", "", "75.0%"]
+    assert "#node=" not in without
+
+
 def test_bare_data_is_enough(make_data):
     """Only what INTERFACE.md promises; neither history nor labelled test nodes."""
     data = make_data()

@@ -1,7 +1,7 @@
 import numpy as np
 
 from hpgmn.report.rendering import ReportData
-from hpgmn.report.targets import section
+from hpgmn.report.targets import errors, section
 
 
 def data(**changes):
@@ -20,7 +20,7 @@ def data(**changes):
 
 def test_the_section_shows_metrics_and_intervals_as_numbers():
     shown = section(data())
-    assert shown["metrics"] == [("r2", "0.500 ± 0.100"), ("mae", "250 ± 3.000")]
+    assert shown["metrics"] == [("R²", "0.500 ± 0.100"), ("MAE", "250 ± 3.000")]
     assert shown["intervals"] == [
         ("80%", "1.5", "81.00%"),
         ("95%", "too few reserved nodes", "94.00%"),
@@ -33,3 +33,9 @@ def test_the_section_shows_metrics_and_intervals_as_numbers():
 def test_a_run_without_test_nodes_has_no_figures():
     empty = ReportData({}, {"metric": "r2"}, (), (), np.zeros((0, 0)))
     assert section(empty) == {"figures": [], "metrics": [], "intervals": [], "num_nodes": 0}
+
+
+def test_equal_errors_are_drawn():
+    values = np.linspace(0, 3, 40)
+    assert "median 0.1," in errors(values, values + 0.1)
+    assert "median 0," in errors(values, values)

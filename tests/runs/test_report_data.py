@@ -145,6 +145,30 @@ def test_unlabelled_nodes_are_ranked_by_their_mean_over_seeds(make_run, positive
     assert (ranked["num_nodes"], ranked["is_labelled"]) == (len(means), is_labelled)
 
 
+def test_values_of_regression_are_read_and_ranked(make_run):
+    folder = make_run(metric="r2", graph_summary={"class_names": [], "is_regression": True})
+    table = pq.read_table(folder / "predictions.parquet")
+    rows = table.select(["split", "seed", "node", "node_id", "role"]).to_pylist()
+    random = np.random.default_rng(5)
+    for row in rows:
+        known = row["role"] != "unlabelled"
+        row |= {"label": 1.5 * row["node"] if known else float("nan")}
+        row |= {"prediction": float(random.normal())}
+    pq.write_table(pa.Table.from_pylist(rows), folder / "predictions.parquet")
+    data = read_report_data(folder)
+    test = [row for row in rows if row["role"] == "test"]
+    assert data.targets is not None
+    assert data.targets.tolist() == [[row[key] for row in test] for key in ("label", "prediction")]
+    means: dict[str, float] = {}
+    for row in rows:
+        if row["role"] == "unlabelled" and row["split"] == 0:
+            means[row["node_id"]] = means.get(row["node_id"], 0.0) + row["prediction"] / 2
+    order = sorted(means, key=lambda v: -means[v])
+    assert [row["node"] for row in data.ranked["rows"]] == order
+    assert data.ranked["rows"][0]["value"] == pytest.approx(means[order[0]])
+    build_report(folder)
+
+
 def test_classes_may_be_stored_as_numbers(make_run):
     folder = make_run()
     expected = read_report_data(folder).confusion

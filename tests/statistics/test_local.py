@@ -720,7 +720,7 @@ print(sorted(name for name in sys.modules if name.startswith(rare)))
         text=True,
         check=True,
     )
-    modules = ("definitions", "labelwise", "local", "operators", "settings")
+    modules = ("definitions", "labelwise", "local", "operators", "settings", "source", "targets")
     assert done.stdout.strip() == str([f"hpgmn.statistics.{name}" for name in modules])
 
 

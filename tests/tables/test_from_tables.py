@@ -366,3 +366,11 @@ def test_edges_of_a_network_have_types():
     found = any_network(graph, edge_type="kind")
     assert found.edge_type_names == ("missing", "x", "y")
     assert found.edge_type.tolist() == [1, 2, 0]
+
+
+def test_a_column_of_many_types_is_warned_about(caplog):
+    many = {"source": ["a", "b"] * 20, "target": ["b", "c"] * 20, "amount": [*range(40)]}
+    graph = any_tables(NODES, many, edge_type="amount")
+    assert graph.edge_type_names[-1] == "other"
+    assert (graph.edge_type == 7).sum() == 33
+    assert "holds 40 values" in caplog.text

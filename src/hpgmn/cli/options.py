@@ -185,6 +185,14 @@ _COLUMNS: dict[str, Any] = {
             "test on the newest [random, stratified].",
         ),
     ],
+    "task": Annotated[
+        str | None,
+        typer.Option(
+            "--task",
+            help="classification, or regression: the labels are numbers to predict [by the labels: "
+            "regression if some are no integers].",
+        ),
+    ],
     "drop_unknown_edges": Annotated[
         bool | None, typer.Option("--drop-unknown-edges", help="Leave out edges to unknown nodes.")
     ],

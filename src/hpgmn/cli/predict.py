@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @column_options(
     *("split", "drop", "categories", "edge_drop", "edge_categories", "edge_time", "as_of"),
-    *("split_by", "directed"),
+    *("split_by", "directed", "task"),
 )
 def predict(
     run: RunFolder,

@@ -22,6 +22,7 @@ from hpgmn.explain.descriptions import DIRECTIONS, describe_statistic
 from hpgmn.report import members, model_plots, plots, targets
 from hpgmn.report.probabilities import calibration_content, ranking_content
 from hpgmn.report.rendering import (
+    METRIC_NAMES,
     LearningCurves,
     ReportData,
     environment,
@@ -70,7 +71,8 @@ def render_report(data: ReportData) -> str:
         headline = _headline(data)
         warnings = data.metrics.get("warnings") or []
         summary = dict(mapping(data.metrics.get("graph_summary")))
-        summary.pop("class_names", None)
+        for key in ("class_names", *(("num_classes", "is_regression") * data.is_regression)):
+            summary.pop(key, None)
         bodies = {
             "graph": sections.graph(facts(summary)),
             "scores": sections.scores(**_scores(data)),
@@ -104,7 +106,9 @@ def render_report(data: ReportData) -> str:
                 member=data.explained_member, **_explorer(data.explorer)
             )
         if data.ranked.get("rows"):
-            bodies["ranked"] = sections.ranked(data.ranked, _reasons(data), data.has_explorer)
+            bodies["ranked"] = sections.ranked(
+                data.ranked, _reasons(data), data.has_explorer, data.is_regression
+            )
     with _report_invalid("config"):
         settings = data.config["settings"].items()
         rows = [(str(name), format_setting(value)) for name, value in settings]
@@ -138,10 +142,7 @@ def _report_invalid(part: str) -> Iterator[None]:
 def _metric_name(data: ReportData) -> str:
     name = str(data.metrics["metric"])
     words = metric_words(name, data.metrics.get("positive"))
-    readable = {"roc_auc": "ROC-AUC", "macro_f1": "macro F1", "r2": "R²"}.get(
-        name, name.replace("_", " ")
-    )
-    return words.replace(name, readable, 1)
+    return words.replace(name, METRIC_NAMES.get(name, name.replace("_", " ")), 1)
 
 
 def _mean_and_std(data: ReportData, content: Mapping[str, Any], name: str) -> str:
@@ -223,7 +224,8 @@ def _scores(data: ReportData) -> dict[str, Any]:
         if has_spread:
             finite = test[np.isfinite(test)]
             factor, form = (1, "{:.3f}") if data.is_regression else (100, "{:.2%}")
-            std = f"{factor * finite.std(ddof=1):.2f}" if finite.size > 1 else MISSING
+            digits = 3 if data.is_regression else 2
+            std = f"{factor * finite.std(ddof=1):.{digits}f}" if finite.size > 1 else MISSING
             row[2:2] = [std, value_range(test, form) if test.size > 1 else MISSING]
         rows.append(row)
     caption = f"{metric[:1].upper()}{metric[1:]} by split"

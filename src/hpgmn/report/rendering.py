@@ -37,6 +37,10 @@ if TYPE_CHECKING:
 
 CURVE_NAMES = ("loss", "val_loss", "val_score")
 LONGEST_LABEL = 18
+METRIC_NAMES = {
+    **{"roc_auc": "ROC-AUC", "macro_f1": "macro F1"},
+    **{"r2": "R²", "rmse": "RMSE", "mae": "MAE", "spearman": "Spearman correlation"},
+}
 _FACT_NAMES = {"num_features": "Attributes", "cpu": "Processor", "gpu": "GPU", "torch": "PyTorch"}
 
 
@@ -153,6 +157,7 @@ def environment() -> Environment:
         "percent": format_percent,
         "short": short,
         "short_time": format_time,
+        "value": format_value,
         "url_quote": partial(quote, safe=""),
     }
     env.policies["json.dumps_kwargs"] = {"separators": (",", ":"), "allow_nan": False}
@@ -229,6 +234,15 @@ def format_percent(value: object, digits: int = 2) -> str:
 def format_count(value: float, form: str = "") -> str:
     """Format a number with separators of thousands."""
     return f"{value:,{form}}"
+
+
+def format_value(value: float) -> str:
+    """Format a predicted value with four digits, or as many as its integer part has.
+
+    >>> format_value(4.41), format_value(123456.7)
+    ('4.410', '123,457')
+    """
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:#.4g}".rstrip(".")
 
 
 def largest_shares(shares: Mapping[str, float], most: int = 2) -> str:

@@ -8,10 +8,10 @@ import numpy as np
 
 from hpgmn.base.errors import MISSING, mean_and_deviation, percent
 from hpgmn.graph import Array
-from hpgmn.report.plots import INK, TRAINING, VALIDATION, drawing, inline_svg
-from hpgmn.report.rendering import ReportData, mapping, number
+from hpgmn.report.plots import TRAINING, VALIDATION, drawing, inline_svg, legend
+from hpgmn.report.rendering import METRIC_NAMES, ReportData, mapping, number
 
-MOST_DOTS = 2000
+MOST_DOTS = 1000
 """Test nodes drawn; of more an evenly spread part."""
 _SIZE, _MARGINS = (4.4, 3.4), (0.78, 0.15, 0.5, 0.3)
 
@@ -27,7 +27,7 @@ def section(data: ReportData) -> dict[str, Any]:
     return {
         "figures": [scatter(truth, predicted), errors(truth, predicted)] if truth.size else [],
         "metrics": [
-            (name, mean_and_deviation(row["mean"], row["std"], name))
+            (METRIC_NAMES[name], mean_and_deviation(row["mean"], row["std"], name))
             for name, row in mapping(data.metrics.get("test_metrics")).items()
         ],
         "intervals": [
@@ -49,9 +49,10 @@ def scatter(truth: Array, predicted: Array) -> str:
         axes = figure.add_subplot()
         axes.set(xlabel="true value", ylabel="prediction")
         low, high = float(truth.min()), float(truth.max())
-        axes.plot([low, high], [low, high], "--", color=INK, lw=1)
         dots = (truth[::step], predicted[::step])
-        axes.plot(*dots, "o", markersize=2.5, markeredgewidth=0, color=TRAINING, alpha=0.5)
+        axes.plot(*dots, "o", markersize=3.5, markeredgewidth=0, color=TRAINING, alpha=0.5)
+        axes.plot([low, high], [low, high], "--", color=VALIDATION, lw=1.4, label="equal")
+        legend(axes)
         correlation = float(np.corrcoef(truth, predicted)[0, 1]) if truth.size > 1 else 0.0
         alt = (
             f"Predictions of {truth.size:,} test nodes against true values: r = {correlation:.2f}."
@@ -65,8 +66,12 @@ def errors(truth: Array, predicted: Array) -> str:
     with drawing(*_SIZE, "errors", _MARGINS) as figure:
         axes = figure.add_subplot()
         axes.set(xlabel="prediction minus true value", ylabel="test nodes")
-        axes.hist(difference, bins=40, color=TRAINING)
-        axes.axvline(float(np.median(difference)), color=VALIDATION, ls="--", lw=1.2)
+        most = float(np.abs(difference).max()) or 1.0
+        axes.hist(difference, np.linspace(-most, most, 42), color=TRAINING, ec="white", lw=0.6)
+        axes.axvline(
+            float(np.median(difference)), color=VALIDATION, ls="--", lw=1.4, label="median"
+        )
+        legend(axes)
         low, middle, high = np.quantile(difference, (0.1, 0.5, 0.9)).tolist()
         alt = f"Errors: median {middle:.3g}, 80 % of them from {low:.3g} to {high:.3g}."
         return inline_svg(figure, "errors", alt)

@@ -12,6 +12,7 @@ from hpgmn.base.errors import Remedy, SettingError
 from hpgmn.base.settings import make_settings, read_yaml, settings_dict, settings_names, to_plain
 from hpgmn.graph import Graph
 from hpgmn.models import MODELS, find_model, has_settings_for, settings_for
+from hpgmn.statistics.settings import TARGET_STATISTICS
 from hpgmn.training.ensemble import ENSEMBLE
 
 TIME_LIMIT = 300.0
@@ -62,9 +63,9 @@ def members_for(graph: Graph, source: str = "") -> tuple[tuple[Member, ...], str
         for model in MODELS
         if has_settings_for(source, model) and model not in _content()["slow"]
     )
-    members = _for_types(graph, portfolio_members())
+    members = _for_task(graph, _for_types(graph, portfolio_members()))
     if graph.num_nodes > LARGE_NODES:
-        large = _for_types(graph, portfolio_members(is_large=True))
+        large = _for_task(graph, _for_types(graph, portfolio_members(is_large=True)))
         return shipped + large, (
             f"The graph has more than {LARGE_NODES:,} nodes: training {len(large)} members instead "
             f"of {len(members)}, with mini-batches and fewer epochs."
@@ -81,6 +82,20 @@ def members_for(graph: Graph, source: str = "") -> tuple[tuple[Member, ...], str
         f"The graph is symmetric: skipping {len(members) - len(different)} of {len(members)} "
         "members that differ only in edge direction."
     )
+
+
+def _for_task(graph: Graph, members: tuple[Member, ...]) -> tuple[Member, ...]:
+    """Let members of a regression that count neighbours by bins read their mean targets, too."""
+    if not graph.is_regression:
+        return members
+    changed = []
+    for member in members:
+        used = member.settings.get("statistics", ())
+        if "class_counts" in used:
+            settings = member.settings | {"statistics": (*used, *TARGET_STATISTICS)}
+            member = member._replace(settings=settings)
+        changed.append(member)
+    return tuple(changed)
 
 
 def _for_types(graph: Graph, members: tuple[Member, ...]) -> tuple[Member, ...]:

@@ -331,36 +331,36 @@ def rank_nodes(path: Path, metrics: Mapping[str, Any], classes: Sequence[str]) -
     """Rank the unlabelled nodes of the first split, or else its test nodes: mean over seeds.
 
     They are ranked by the probability of the positive class, or of the predicted one if the metric
-    has none. Empty for large graphs, which have no explorer either.
+    has none; in regression by the predicted value. Empty for large graphs, which have no explorer.
 
     Args:
         path: ``predictions.parquet`` of the run.
         metrics: the content of ``metrics.json``.
+        classes: none in regression.
     """
+    import pyarrow as pa
     import pyarrow.compute as pc
 
     positive, split = metrics.get("positive"), metrics["splits"][0]
-    if (
-        not classes
-        or number(mapping(metrics.get("graph_summary")).get("num_nodes")) > LARGEST_OVERVIEW
-    ):
+    if number(mapping(metrics.get("graph_summary")).get("num_nodes")) > LARGEST_OVERVIEW:
         return {}
-    shares = [_CLASS_COLUMN + name for name in ([positive] if positive else classes)]
-    is_known = pc.field("role").isin(["train", "val", "calibration"])
-    table, _ = read_predictions(
-        path,
-        ["split", "role", "node_id", "label", *shares],
-        (pc.field("split") == split) & ~is_known,
-    )
+    names = [_CLASS_COLUMN + name for name in ([positive] if positive else classes)]
+    names = names or ["prediction"]
+    is_outside = (pc.field("split") == split) & pc.field("role").isin(["test", "unlabelled"])
+    table, _ = read_predictions(path, ["split", "role", "node_id", "label", *names], is_outside)
+    if not classes:
+        numbers = [table[name].cast(pa.float64()) for name in ("label", "prediction")]
+        table = table.drop_columns(["label", "prediction"])
+        table = table.append_column("label", pc.if_else(pc.is_nan(numbers[0]), None, numbers[0]))
+        table = table.append_column("prediction", numbers[1])
     has_label = pc.field("label").is_valid()
     unlabelled = table.filter(~has_label)
     table = unlabelled if len(unlabelled) else table.filter(has_label)
     means = table.group_by(["node_id", "label"], use_threads=False).aggregate(
-        [(name, "mean") for name in shares]
+        [(name, "mean") for name in names]
     )
-    probabilities = np.column_stack([means[f"{name}_mean"].to_numpy() for name in shares])
-    confidence = probabilities.max(axis=1, initial=0)
-    best = np.argsort(-confidence, kind="stable")[:MOST_RANKED]
+    scores = np.column_stack([means[f"{name}_mean"].to_numpy() for name in names])
+    best = np.argsort(-scores.max(axis=1, initial=-np.inf), kind="stable")[:MOST_RANKED]
     return {
         "class": positive,
         "split": split,
@@ -370,8 +370,8 @@ def rank_nodes(path: Path, metrics: Mapping[str, Any], classes: Sequence[str]) -
             {
                 "node": str(means["node_id"][k]),
                 "label": means["label"][k].as_py(),
-                "class": positive or classes[int(probabilities[k].argmax())],
-                "probability": float(confidence[k]),
+                "class": positive or (classes[int(scores[k].argmax())] if classes else None),
+                "probability" if classes else "value": float(scores[k].max()),
             }
             for k in best.tolist()
         ],

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hpgmn.base.errors import GraphError, Remedy, SettingError, count_noun, list_names, nearest
-from hpgmn.tables.options import FLAGS, LISTS, NAMES, Columns, column_remedy
+from hpgmn.tables.options import FLAGS, LISTS, NAMES, TASKS, Columns, column_remedy
 from hpgmn.tables.preparation import Preparation
 from hpgmn.tables.sources import (
     EDGE_LISTS,
@@ -54,6 +54,7 @@ class Tables:
     edge_time: str | None = None
     as_of: str | None = None
     split_by: tuple[str, str] | None = None
+    task: str = TASKS[0]
     drop_unknown_edges: bool = False
     prepare: bool = False
     preparation: Preparation | None = None
@@ -67,6 +68,7 @@ class Tables:
             "drop_unknown_edges": self.drop_unknown_edges,
             "directed": self.directed,
             "has_whole_ids": self.nodes.has_integers(self.id),
+            **({"task": self.task} if self.task == "regression" else {}),
         }
 
     def describe(self) -> list[str]:
@@ -205,6 +207,7 @@ def assign_roles(
         as_of=columns.as_of,
         edge_categories=(*columns.edge_categories, roles["edge_type"]),
         split_by=None if columns.split_by is None else (columns.split_by[0], columns.split_by[1]),
+        task=columns.task,
         drop_unknown_edges=columns.drop_unknown_edges,
         prepare=prepare,
         preparation=preparation,

@@ -31,6 +31,7 @@ from hpgmn.tables.sources import (
     decoded,
     is_date,
 )
+from hpgmn.tables.splitting import read_times
 
 logger = logging.getLogger(__name__)
 
@@ -192,6 +193,25 @@ def _warn_uneven(tables: Tables, weight: Array) -> None:
         )
         message = "%s: weights in column '%s' range from %.3g to %.3g: few edges dominate. %s"
         logger.warning(message, tables.edges.label, tables.weight, low, high, remedy)
+
+
+def newest_validation_time(tables: Tables, val: Array) -> str | None:
+    """Return the time up to which edges may be trained on, if nodes are split by time."""
+    assert tables.split_by is not None
+    kind, column = tables.split_by
+    if kind != "time" or tables.edge_time is None:
+        return None
+    has_dates = is_date(tables.nodes.types[column])
+    if has_dates != is_date(tables.edges.types[tables.edge_time]):
+        logger.warning(
+            "%s: times of edges in '%s' cannot be compared with '%s' of nodes, so models see all "
+            "edges. %s",
+            *(tables.edges.label, tables.edge_time, column),
+            column_remedy("Name the time up to which they may", "as_of"),
+        )
+        return None
+    newest = float(read_times(tables.nodes, column)[val[:, 0]].max())
+    return describe_days(newest) if has_dates else repr(newest)
 
 
 def time_limit(tables: Tables) -> float:

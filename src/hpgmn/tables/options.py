@@ -27,6 +27,7 @@ FLAGS = {
     "directed": "directed/--undirected",
 }
 """The options of the command line whose name is no keyword."""
+TASKS = ("auto", "classification", "regression")
 LISTS = ("drop", "attributes", "categories", "edge_drop", "edge_categories")
 """The options that take lists of columns."""
 
@@ -49,6 +50,7 @@ class ColumnOptions(TypedDict, total=False):
     edge_time: str | None
     as_of: str | None
     split_by: Sequence[str] | None
+    task: str
     drop_unknown_edges: bool
     directed: bool | None
 
@@ -89,6 +91,7 @@ class Columns:
             the newest validation node.
         split_by: make splits: ("group", column) keeps groups together, ("time", column) trains on
             the oldest nodes and tests on the newest.
+        task: "classification", "regression", or "auto": labels with fractions are targets.
         drop_unknown_edges: leave out edges to unknown nodes instead of raising.
         directed: whether edges are directed. None: as in ``like`` or the GraphML file, else yes.
     """
@@ -108,6 +111,7 @@ class Columns:
     edge_time: str | None = None
     as_of: str | None = None
     split_by: Sequence[str] | None = None
+    task: str = TASKS[0]
     drop_unknown_edges: bool = False
     directed: bool | None = None
 
@@ -130,6 +134,8 @@ class Columns:
                 self._require(is_names and len(members) == 2, name, example)
             self._require(is_names, name, "a list of names")
             object.__setattr__(self, name, members)
+        if self.task not in TASKS:
+            raise SettingError.unknown("task", str(self.task), TASKS)
         for name in ("drop_unknown_edges", "directed"):
             self._require(isinstance(getattr(self, name), bool | None), name, "true or false")
 

@@ -18,10 +18,11 @@ import pyarrow.compute as pc
 
 from hpgmn.base.edge_types import MAX_TYPES, OTHER, match_types, merge_rare_types
 from hpgmn.base.errors import GraphError, Remedy, count_noun, list_names
-from hpgmn.tables.column_types import Column, Degree, describe_days
+from hpgmn.base.tasks import is_known
+from hpgmn.tables.column_types import Column, Degree
 from hpgmn.tables.columns import Tables
 from hpgmn.tables.edge_columns import add_aggregates, is_repeated, log_degrees
-from hpgmn.tables.edges import EdgeData, id_keys, read_edges
+from hpgmn.tables.edges import EdgeData, id_keys, newest_validation_time, read_edges
 from hpgmn.tables.options import column_remedy
 from hpgmn.tables.preparation import Log, Preparation, fit
 from hpgmn.tables.sources import (
@@ -32,10 +33,10 @@ from hpgmn.tables.sources import (
     as_numbers,
     as_text,
     canonical,
-    is_date,
     is_integer,
 )
-from hpgmn.tables.splitting import PARTS, read_times, split_by
+from hpgmn.tables.splitting import PARTS, split_by
+from hpgmn.tables.targets import read_targets
 
 logger = logging.getLogger(__name__)
 
@@ -133,15 +134,21 @@ def read_tables(
         all_ids = _extend_ids(onto, tables, ids)
     preparation = tables.preparation
     earlier = preparation if preparation is not None else onto
-    y, class_names = labels.classes(() if earlier is None else earlier.class_names)
-    if tables.prepare and preparation is None and y is not None:
+    y, class_names = read_targets(tables, list(labels.numbers), labels.codes, onto), None
+    if y is not None:
+        tables = replace(tables, task="regression")
+        if preparation is None:
+            log(f"{tables.nodes.label}: column '{tables.label}' holds numbers to predict.")
+    else:
+        y, class_names = labels.classes(() if earlier is None else earlier.class_names)
+    if tables.prepare and preparation is None and y is not None and class_names is not None:
         check_labels(tables, y, class_names or [])
     _warn_similar(tables, class_names or [])
     masks = _masks(tables, roles, y)
     if tables.split_by is not None and y is not None:
         masks = split_by(tables.nodes, *tables.split_by, y, log)
         if tables.preparation is None and tables.as_of is None:
-            tables = replace(tables, as_of=_newest_validation_time(tables, masks["val"]))
+            tables = replace(tables, as_of=newest_validation_time(tables, masks["val"]))
     x = None
     if tables.prepare:
         progress(f"Preparing the attributes in {tables.nodes.label}", 0, None)
@@ -181,25 +188,6 @@ def read_tables(
         None if preparation is None else preparation.as_dict(),
         tables.as_of,
     )
-
-
-def _newest_validation_time(tables: Tables, val: Array) -> str | None:
-    """Return the time up to which edges may be trained on, if nodes are split by time."""
-    assert tables.split_by is not None
-    kind, column = tables.split_by
-    if kind != "time" or tables.edge_time is None:
-        return None
-    has_dates = is_date(tables.nodes.types[column])
-    if has_dates != is_date(tables.edges.types[tables.edge_time]):
-        logger.warning(
-            "%s: times of edges in '%s' cannot be compared with '%s' of nodes, so models see all "
-            "edges. %s",
-            *(tables.edges.label, tables.edge_time, column),
-            column_remedy("Name the time up to which they may", "as_of"),
-        )
-        return None
-    newest = float(read_times(tables.nodes, column)[val[:, 0]].max())
-    return describe_days(newest) if has_dates else repr(newest)
 
 
 def _aggregate(
@@ -254,11 +242,16 @@ def _order_types(
         if new := [name for name in names if name not in known]:
             log(f"{column} holds {list_names(new)}, unknown to the model: read as '{OTHER}'.")
         return numbers[types], known
-    order = np.argsort(names)
-    types, ordered = np.argsort(order)[types], [names[number] for number in order]
-    types, kept = merge_rare_types(types, ordered)
+    order = sorted(range(len(names)), key=names.__getitem__)
+    types, kept = merge_rare_types(np.argsort(order)[types], [names[number] for number in order])
     merged = f", rarer ones of {len(names):,} merged" if len(names) > MAX_TYPES else ""
     log(f"{column}: {count_noun(len(kept), 'edge type')}{merged}: {list_names(kept, MAX_TYPES)}.")
+    if merged and 2 * np.count_nonzero(types == MAX_TYPES - 1) > len(types):
+        logger.warning(
+            "%s holds %s values, so most edges are of type '%s'. %s",
+            *(column, f"{len(names):,}", OTHER),
+            column_remedy("Name a column of few types", "edge_type"),
+        )
     return types, kept
 
 
@@ -314,7 +307,9 @@ def check_labels(tables: Tables, y: Array, class_names: Sequence[str]) -> None:
         raise GraphError(
             f"{where} {classes:,} different values for {labelled:,} labelled nodes: it is probably "
             "a number or a name, not a class.",
-            another | "Group its values into a few classes",
+            another
+            | "Group its values into a few classes"
+            | Remedy("Predict numbers", option="task", value="regression"),
         )
 
 
@@ -445,7 +440,7 @@ def _masks(tables: Tables, words: EncodedWords, y: Array | None) -> dict[str, Ar
         Remedy("Use train, val, test, or nothing")
         | Remedy("Name another column", option="split", flag="split-column"),
     )
-    unlabelled = (role >= 0) & (y < 0 if y is not None else True)
+    unlabelled = (role >= 0) & (~is_known(y) if y is not None else True)
     if tables.preparation is None:
         table.refuse_rows(
             unlabelled,

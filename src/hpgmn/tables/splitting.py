@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from hpgmn.base.errors import GraphError, Remedy, count_noun
+from hpgmn.base.tasks import is_known
 from hpgmn.tables.column_types import Category, Date, Number, parse_date, read_values
 from hpgmn.tables.sources import Array, Table
 
@@ -38,14 +39,14 @@ def split_by(
             log(
                 f"{table.label}: {_GROUP_SPLITS} splits of about 60/20/20, seeds 0 to "
                 f"{_GROUP_SPLITS - 1}; each group of '{column}' is in one part"
-                f"{_unused(without & (y >= 0), 'group')}."
+                f"{_unused(without & is_known(y), 'group')}."
             )
             return masks
         times = read_times(table, column)
         masks = time_split(y, times)
         log(
             f"{table.label}: one split by '{column}', oldest 60 % train, newest 20 % test"
-            f"{_unused(np.isnan(times) & (y >= 0), 'time')}."
+            f"{_unused(np.isnan(times) & is_known(y), 'time')}."
         )
         return masks
     except ValueError as error:
@@ -87,7 +88,7 @@ def group_splits(y: Array, groups: Sequence[str | None]) -> dict[str, Array]:
     >>> bool((masks["train"][0] == masks["train"][1]).all())
     True
     """
-    used = (y >= 0) & np.asarray([name is not None for name in groups])
+    used = is_known(y) & np.asarray([name is not None for name in groups])
     names = sorted({name for name in groups if name is not None})
     numbers = {name: number for number, name in enumerate(names)}
     code = np.asarray([numbers[name] if name is not None else 0 for name in groups])
@@ -121,7 +122,7 @@ def time_split(y: Array, times: Array) -> dict[str, Array]:
         y: (N,) classes, -1 where unknown.
         times: (N,) numbers; nodes with NaN are in no part.
     """
-    used = (y >= 0) & ~np.isnan(times)
+    used = is_known(y) & ~np.isnan(times)
     ordered = np.sort(times[used])
     if ordered.size < len(PARTS):
         count = count_noun(ordered.size, "labelled node")
