@@ -11,7 +11,14 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 
-from hpgmn.base.errors import DataNotFoundError, GraphError, HPGMNError, Remedy, SettingError
+from hpgmn.base.errors import (
+    DataNotFoundError,
+    GraphError,
+    HPGMNError,
+    Remedy,
+    SettingError,
+    list_names,
+)
 from hpgmn.base.files import cache_folder
 from hpgmn.base.parsing import load_yaml
 from hpgmn.base.tasks import is_known
@@ -260,9 +267,16 @@ def _graph_path(graph: str | Path) -> Path:
     if is_graph_folder(path):
         return path
     if path.is_dir():
+        present = sorted(member.name for member in path.iterdir() if member.suffix)
+        held = f"; it holds {list_names(present)}" if present else ""
         raise HPGMNError(
-            f"'{graph}' is a folder, not a graph file.",
-            f"Pass a .npz file, or put tables nodes and edges ({', '.join(_TABLES)}) into it",
+            f"Folder '{graph}' has no tables nodes and edges ({', '.join(_TABLES)}){held}.",
+            "Save the tables under these names, or pass a .npz file",
+        )
+    if path.suffix in (*_TABLES, ".xls", ".xlsx"):
+        raise HPGMNError(
+            f"'{graph}' is one table, but a graph has two.",
+            "Save them as nodes.csv and edges.csv, and pass their folder",
         )
     is_path = isinstance(graph, Path) or path.suffix == ".npz" or len(path.parts) > 1
     if is_path or path.exists():

@@ -347,11 +347,10 @@ class Graph:
         return self._merge(None)
 
     def _merge(self, edge_types: Sequence[int] | None) -> sp.csr_array:
-        edges = self._sorted
+        edges = self._sorted if edge_types is None else self.sorted_edges.of_types(edge_types)
         if edges is None:  # not cached: the graph keeps the edges as they were passed
-            parts = (self.edge_index, self.num_nodes, self.edge_weight, self.edge_type)
-            edges = SortedEdges.of(*parts, listed=False)
-        matrix = (edges if edge_types is None else edges.of_types(edge_types)).adjacency()
+            edges = SortedEdges.of(self.edge_index, self.num_nodes, self.edge_weight, listed=False)
+        matrix = edges.adjacency()
         return matrix if self.directed else sorted_csr(matrix.maximum(matrix.T).tocsr())
 
     def adjacency(

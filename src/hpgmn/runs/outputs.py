@@ -184,7 +184,7 @@ def run_metrics(
         **about,
         **decision_metrics(
             *(spec, result.logits, result.calibration, result.mean_calibration, result.y),
-            *(result.val, result.test, summary["class_names"]),
+            *(result.val, result.test, result.reserved, summary["class_names"]),
         ),
         **ensemble,
         "seconds_statistics": result.seconds["statistics"],

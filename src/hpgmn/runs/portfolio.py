@@ -182,7 +182,7 @@ def portfolio_selection(
     if is_requested and not portfolio:
         raise SettingError(
             "Without the portfolio there are no members to choose from or to combine.",
-            Remedy("Leave out no-portfolio", option="portfolio", value=True, flag="no-portfolio")
+            Remedy("Leave this out", option="portfolio", value=False)
             | "Leave out ensemble, single and members",
         )
     if is_requested and named:

@@ -30,6 +30,7 @@ class Predictions:
         num_new: nodes of the graph that the model was not trained on; None for the trained graph.
         of: the class by whose probability nodes are ranked; None if they are not.
         reasons: (M,) the main reason for that class, in words; None if nodes are not ranked.
+        sets: (M, C) the classes that hold the true one with the required coverage; None without.
     """
 
     node_ids: Array
@@ -41,6 +42,7 @@ class Predictions:
     num_new: int | None
     of: str | None = None
     reasons: Array | None = None
+    sets: Array | None = None
 
     @property
     def confidence(self) -> Array:
@@ -58,6 +60,9 @@ class Predictions:
         }
         for number, name in enumerate(self.class_names):
             columns[f"probability_{name}"] = self.probabilities[:, number]
+        if self.sets is not None:
+            names = np.asarray(self.class_names)
+            columns["prediction_set"] = pa.array(["|".join(names[row]) for row in self.sets])
         if self.reasons is not None:
             columns["reason"] = pa.array(self.reasons.tolist(), pa.string())
         return pa.table(columns)

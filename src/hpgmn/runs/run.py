@@ -14,6 +14,7 @@ from hpgmn.base.calibration import predicted_classes, threshold_offset
 from hpgmn.base.errors import HPGMNError, Remedy, SettingError
 from hpgmn.base.thresholds import choose_threshold, parse_threshold
 from hpgmn.graph import Array, Graph
+from hpgmn.graph.calibration import reserve_calibration
 from hpgmn.runs.folder import (
     COMPARISON_FILE,
     GRAPH_FILE,
@@ -218,6 +219,8 @@ class Run:
         top: int | None = None,
         of: str | None = None,
         all_nodes: bool = False,
+        coverage: float | None = None,
+        by_class: bool = False,
     ) -> Predictions:
         """Predict the class of each node: averaged over seeds, never over splits.
 
@@ -234,6 +237,9 @@ class Run:
                 the main reason of each.
             of: that class [the positive one of two].
             all_nodes: with ``top``, rank labelled nodes too [unlabelled ones only].
+            coverage: give each node the smallest set of classes that holds the true one with this
+                probability; for runs trained with ``conformal``.
+            by_class: with ``coverage``, hold it for the nodes of each class.
         """
         if not 0 <= min_confidence <= 1:
             raise SettingError(f"min_confidence must be 0 to 1 (got {min_confidence:g}).")
@@ -261,6 +267,9 @@ class Run:
         names = np.asarray(models.class_names, dtype=object)
         labels = names[predicted_classes(probabilities, calibration)]
         labels[probabilities.max(axis=1) < min_confidence] = None
+        sets = None
+        if coverage is not None:
+            sets = self._prediction_sets(probabilities, number, coverage, by_class)
         ids = loaded.node_ids if loaded.node_ids is not None else np.arange(loaded.num_nodes)
         ids = ids if nodes is None else ids[nodes]
         if loaded.preparation is not None:
@@ -277,6 +286,7 @@ class Run:
             num_new=None if new is None else len(new),
             of=None if ranked is None else str(names[ranked]),
             reasons=reasons,
+            sets=sets,
         )
 
     @property
@@ -331,12 +341,46 @@ class Run:
                     Remedy("Give a probability", option="threshold", value=0.5)
                     | Remedy("Choose it in training", command="train", option="threshold"),
                 )
-            val = np.flatnonzero(self.graph.split(split).val)
-            models = self.models_of(split)[1]
-            found = models.mean_probabilities(self.graph, self.device, nodes=val).numpy()
-            chances, is_positive = found[:, self.positive], self.graph.y[val] == self.positive
+            found, labels = self._predict_part(split, "val")
+            chances, is_positive = found[:, self.positive], labels == self.positive
         value = choose_threshold(rule, chances, is_positive, logger.warning)
         return threshold_offset(value, self.positive)
+
+    def _predict_part(self, number: int, part: str) -> tuple[Array, Array]:
+        """Return probabilities (n, C) and labels (n,) of the nodes of one role in a split."""
+        split = self.graph.split(number)
+        if self.spec.conformal:
+            split = reserve_calibration(split, number, self.graph.node_ids)
+        nodes = np.flatnonzero(getattr(split, part))
+        models = self.models_of(number)[1]
+        chances = models.mean_probabilities(self.graph, self.device, nodes=nodes)
+        return chances.numpy(), self.graph.y[nodes]
+
+    def _prediction_sets(
+        self, probabilities: Array, split: int, coverage: float, by_class: bool
+    ) -> Array:
+        """Return (M, C) the classes in the set of each node, from the nodes reserved for it."""
+        from hpgmn.evaluation.prediction_sets import (
+            check_coverage,
+            lowest_probabilities,
+            prediction_sets,
+        )
+
+        check_coverage(coverage)
+        if not self.spec.conformal:
+            raise SettingError(
+                "The run has reserved no nodes for prediction sets.",
+                Remedy("Train it with some", command="train", option="conformal", value=True),
+            )
+        chances, labels = self._predict_part(split, "calibration")
+        lowest = lowest_probabilities(chances, labels, coverage, by_class=by_class)
+        always = [name for name, low in zip(self.model.class_names, lowest, strict=True) if low < 0]
+        if np.isneginf(lowest).any():
+            logger.warning(
+                "Too few of the %d reserved nodes for a coverage of %g: every set holds %s.",
+                *(labels.size, coverage, ", ".join(always)),
+            )
+        return prediction_sets(probabilities, lowest)
 
     def _new_nodes(self, graph: Graph, new: Array | None) -> Array:
         """Return the positions of new nodes, or refuse where none can be recognised."""

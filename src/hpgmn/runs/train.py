@@ -70,6 +70,7 @@ def train(
     deterministic: bool | None = None,
     calibrate: bool | None = None,
     threshold: str | None = None,
+    conformal: bool | None = None,
     first_seed: int | None = None,
     ensemble: bool = False,
     single: bool = False,
@@ -112,6 +113,8 @@ def train(
         threshold: of two classes, the probability from which the positive one is predicted, chosen
             on validation nodes: "f1", "precision=0.9", "recall=0.8", "cost=10:1" (a missed node
             costs ten false alarms), or a number [the more likely class is predicted].
+        conformal: reserve half of the validation nodes for prediction sets: they select nothing
+            [no; yes for regressions].
         first_seed: the first of the seeds [0].
         ensemble: train the portfolio, with the shipped settings of the dataset, and combine members
             [where nothing else gives a model or settings].
@@ -146,6 +149,7 @@ def train(
         deterministic=deterministic,
         calibrate=calibrate,
         threshold=threshold,
+        conformal=conformal,
         first_seed=first_seed,
         refit=refit,
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
 _NODE_ROLES = ("id", "label", "split")
 _EDGE_ROLES = ("source", "target", "weight", "edge_type")
-_PLURALS = {"weight": "weights", "edge_type": "edge types"}
 _TIMES = ("time", "timestamp", "date", "datetime")  # which of several columns of dates counts
 _REQUIRED = ("id", "source", "target")
 _MAX_LISTED = 20
@@ -232,7 +231,7 @@ def _trained_columns(
         if is_optional and name is not None and is_absent and getattr(columns, role) is None:
             raise GraphError(
                 f"{table.label} has no column '{name}', which the model was trained with.",
-                Remedy("Add it") | column_remedy(f"Name the column of {_PLURALS[role]}", role),
+                Remedy("Add it") | column_remedy(f"Name the {_words(role)} column", role),
             )
         if is_optional and name is None:  # trained without, so used without
             changes[role] = ""
@@ -257,8 +256,8 @@ def _split_column(table: Table, columns: Columns, roles: Mapping[str, Any]) -> s
             Remedy("Leave out the split column", option="split", flag="split-column")
             | Remedy("Leave out the other", option="split_by"),
         )
-    if name in (roles["id"], roles["label"]):
-        raise _column_in_use("split_by", name, table)
+    in_use = {roles["id"], roles["label"]}.intersection([name])
+    _refuse_in_use(table, list(in_use), columns, "split_by")
     return name
 
 
@@ -316,26 +315,22 @@ def _detect_columns(table: Table, role: str) -> list[str]:
 
 def _require_columns(nodes: Table, edges: Table, columns: Columns) -> None:
     """Refuse names of columns that do not exist, and the lack of required ones, all at once."""
+    named = {role: [getattr(columns, role)] for role in NAMES}
+    named |= {option: getattr(columns, option) or [] for option in LISTS}
+    named |= {"edge_time": [columns.edge_time], "split_by": list(columns.split_by or ())[1:]}
     faults: dict[Table, list[tuple[str, Remedy]]] = {}
-    for option in (info.name for info in fields(columns)):
+    for option, names in named.items():
         table = edges if option in _EDGE_ROLES or option.startswith("edge_") else nodes
-        value = getattr(columns, option)
-        if option in NAMES:
-            if option in _REQUIRED and not _find(table, option, value):
-                usual = f"for the {option} ({', '.join(NAMES[option])})"
-                remedy = column_remedy(f"Name the {option} column", option)
-                faults.setdefault(table, []).append((usual, remedy))
-            value = (value,)
-        elif option == "edge_time":
-            value = (value,)
-        elif option == "split_by":
-            value = (value or ())[1:]
-        elif option not in LISTS:
-            continue
-        for name in value or ():
-            if name and name not in table.types:
-                fault = f"'{name}'", _nearest_column(table, option, name)
-                faults.setdefault(table, []).append(fault)
+        listed = [
+            (f"'{name}'", _nearest_column(table, option, name))
+            for name in names
+            if name and name not in table.types
+        ]
+        if option in _REQUIRED and not _find(table, option, names[0]):
+            usual = f"for the {option} ({', '.join(NAMES[option])})"
+            listed = [(usual, column_remedy(f"Name the {option} column", option))]
+        if listed:
+            faults[table] = [*faults.get(table, []), *listed]
     if not faults:
         return
     message = ". ".join(
@@ -345,6 +340,11 @@ def _require_columns(nodes: Table, edges: Table, columns: Columns) -> None:
     )
     remedies = [remedy for listed in faults.values() for _, remedy in listed]
     lacks_role = any(remedy.option in _REQUIRED and remedy.value is None for remedy in remedies)
+    unseparated = [table.label for table in faults if len(table.types) == 1]
+    if len(faults) == 2 and _detect_columns(edges, "id") and _detect_columns(nodes, "source"):
+        remedies = [Remedy("Swap the two tables")]
+    elif unseparated:
+        remedies = [Remedy(f"Separate the columns of {unseparated[0]} by commas")]
     error = GraphError if lacks_role else SettingError
     raise error(f"{message}.", functools.reduce(Remedy.__and__, remedies))
 
@@ -358,21 +358,20 @@ def _nearest_column(table: Table, option: str, name: str) -> Remedy:
     return Remedy(f"Use '{best}'", option=option, value=value, flag=FLAGS.get(option))
 
 
-def _column_in_use(option: str, name: str, table: Table) -> SettingError:
-    return SettingError(
-        f"Column '{name}' of {table.label} already has another role.",
-        column_remedy("Choose another column", option),
-    )
+def _refuse_in_use(table: Table, reserved: Sequence[str], columns: Columns, *options: str) -> None:
+    for option in options:
+        for name in set(getattr(columns, option) or ()).intersection(reserved):
+            raise SettingError(
+                f"Column '{name}' of {table.label} already has another role.",
+                column_remedy("Choose another column", option),
+            )
 
 
 def _attributes(
     table: Table, reserved: Sequence[str], columns: Columns, *, prepare: bool
 ) -> tuple[str, ...]:
     """Return the requested columns, or all without a role; without preparation, only numbers."""
-    for option, names in (("drop", columns.drop), ("attributes", columns.attributes or ())):
-        for name in names:
-            if name in reserved:
-                raise _column_in_use(option, name, table)
+    _refuse_in_use(table, reserved, columns, "drop", "attributes", "categories")
     requested = tuple(table.types) if columns.attributes is None else columns.attributes
     names = tuple(name for name in requested if name not in reserved and name not in columns.drop)
     for name in () if prepare else names:
@@ -383,11 +382,7 @@ def _attributes(
 
 def _edge_columns(table: Table, ends: Sequence[str], columns: Columns) -> tuple[str, ...]:
     """Return the columns of the edge table that are aggregated: all but the ends of edges."""
-    named = {"edge_drop": columns.edge_drop, "edge_categories": columns.edge_categories}
-    for option, names in named.items():
-        for name in names:
-            if name in ends:
-                raise _column_in_use(option, name, table)
+    _refuse_in_use(table, ends, columns, "edge_drop", "edge_categories")
     return tuple(name for name in table.types if name not in (*ends, *columns.edge_drop))
 
 

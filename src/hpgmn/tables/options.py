@@ -23,7 +23,6 @@ FLAGS = {
     "split": "split-column",
     "categories": "category",
     "edge_categories": "edge-category",
-    "edge_type": "edge-type",
     "directed": "directed/--undirected",
 }
 """The options of the command line whose name is no keyword."""

@@ -120,17 +120,16 @@ def read_tables(
     ids, labels, roles = _read_names(tables, has_integer_ids, progress)
     all_ids = ids
     if onto is not None:
-        if onto.is_weighted and tables.weight is None:
-            raise GraphError(
-                f"{tables.edges.label} has no weights, but the edges of graph '{onto.name}' have.",
-                Remedy("Add the column") | Remedy("Name it", option="weight"),
-            )
-        if onto.edge_type_names and tables.edge_type is None:
-            raise GraphError(
-                f"{tables.edges.label} has no edge types, but the edges of graph '{onto.name}' "
-                "have.",
-                column_remedy("Name their column", "edge_type"),
-            )
+        for role, noun, has_role in (
+            ("weight", "weights", onto.is_weighted),
+            ("edge_type", "edge types", onto.edge_type_names),
+        ):
+            if has_role and getattr(tables, role) is None:
+                raise GraphError(
+                    f"{tables.edges.label} has no {noun}, but the edges of graph '{onto.name}' "
+                    "have.",
+                    Remedy("Add the column") | Remedy("Name it", option=role),
+                )
         all_ids = _extend_ids(onto, tables, ids)
     preparation = tables.preparation
     earlier = preparation if preparation is not None else onto
