@@ -27,7 +27,8 @@ from hpgmn.graph.files import FOLDER_ENDING, graph_name, is_graph_folder, read_g
 from hpgmn.graph.graph import Graph, Splits, random_splits
 
 if TYPE_CHECKING:
-    from hpgmn.tables.columns import ColumnOptions, Tables
+    from hpgmn.tables.columns import Tables
+    from hpgmn.tables.options import ColumnOptions
 
 logger = logging.getLogger(__name__)
 
@@ -168,7 +169,7 @@ def load(
         progress: called with the step, the amount done, and the total if it is known.
         **columns: ``id``, ``label``, ``split``, ``source``, ``target``, ``weight``,
             ``edge_type``, ``attributes``, ``drop``, ``categories``, ``split_by``,
-            ``drop_unknown_edges`` and ``directed``; see :class:`hpgmn.tables.columns.Columns`.
+            ``drop_unknown_edges`` and ``directed``; see :class:`hpgmn.tables.options.Columns`.
 
     Returns:
         The graph, with splits if at least two classes have labels.
@@ -301,7 +302,7 @@ def _tables_path(graph: str | Path) -> Path | None:
 def _refuse_table_options(graph: str | Path, columns: ColumnOptions, onto: Graph | None) -> None:
     """Refuse options about tables for a graph without tables."""
     if columns:
-        from hpgmn.tables.columns import Columns, check_column_options, column_remedy
+        from hpgmn.tables.options import Columns, check_column_options, column_remedy
 
         options = check_column_options(columns)
         given = Columns(**{key: value for key, value in options.items() if value is not None})

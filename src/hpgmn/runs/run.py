@@ -141,18 +141,20 @@ class Run:
             if copy.is_file():
                 graph = read_graph(copy)
             else:
-                graph = load(source, self.spec.protocol, **self._preparation())
+                graph = load(source, self.spec.protocol, **self._preparation(trained=True))
         except HPGMNError as error:
             remedy = remedy if error.remedy is None else error.remedy | remedy
             raise type(error)(error.message, remedy) from None
         if graph.fingerprint != self.model.metadata["fingerprint"]:
-            place = copy if copy.is_file() else self.spec.graph
-            raise HPGMNError(f"{place} is no longer the graph the model was trained on.", remedy)
+            source = str(copy) if copy.is_file() else self.spec.graph
+            raise HPGMNError(f"{source} is no longer the graph the model was trained on.", remedy)
         return graph
 
-    def _preparation(self) -> dict[str, Any]:
+    def _preparation(self, trained: bool = False) -> dict[str, Any]:
         fitted = self.model.metadata.get("preparation")  # earlier versions: none
-        return {"preparation": fitted, "prepare": fitted is not None}
+        roles = fitted["roles"] if trained and fitted else {}
+        dates = {name: roles[name] for name in ("edge_time", "as_of") if roles.get(name)}
+        return {"preparation": fitted, "prepare": fitted is not None, **dates}
 
     def load_graph(
         self,
@@ -173,20 +175,12 @@ class Run:
         from hpgmn.graph.datasets import load
 
         if source is None:
-            return self.graph
+            return self.graph.full
         if add:
             return load(source, **(columns or {}), onto=self.graph, log=notify)
-        graph = load(
-            source,
-            **self._preparation(),
-            **(columns or {}),
-            earlier_ids=self.model.node_ids,
-            log=notify,
-        )
-        if (
-            graph.fingerprint == self.model.metadata["fingerprint"]
-            and self.spec.protocol is not None
-        ):
+        options = {**self._preparation(), **(columns or {})}
+        graph = load(source, **options, earlier_ids=self.model.node_ids, log=notify)
+        if self.spec.protocol is not None and self._is_trained(graph):
             return load(source, self.spec.protocol)
         return graph
 
@@ -199,6 +193,11 @@ class Run:
                 )
             return graph
         return self.load_graph(graph, add=add)
+
+    def _is_trained(self, graph: Graph) -> bool:
+        """Whether a graph is the trained one, also with later edges."""
+        trained, fingerprint = self.__dict__.get("graph"), self.model.metadata["fingerprint"]
+        return graph.fingerprint == fingerprint or (trained is not None and graph is trained.full)
 
     def models_of(self, split: int | None = None) -> tuple[int, Predictor]:
         """Return the number of a split (None: the first) and the models of its seeds."""
@@ -257,7 +256,7 @@ class Run:
         ranked = self._ranked_class(top, of)
         loaded = self._resolve(graph, add)
         number, models = self.models_of(split)
-        known = models.known_positions(loaded)
+        known = None if self._is_trained(loaded) else models.known_positions(loaded)
         new = None if known is None else np.flatnonzero(known < 0)
         nodes = self._new_nodes(loaded, new) if only_new else None
         if top is not None and not all_nodes:

@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpgmn.base.errors import GraphError, Remedy
-from hpgmn.tables.columns import Tables, column_remedy
+from hpgmn.tables.columns import Tables
+from hpgmn.tables.options import column_remedy
 
 Array = NDArray[Any]
 
