@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 
 
 @column_options(
-    *("split", "drop", "categories", "edge_drop", "edge_categories", "split_by", "directed", "task")
+    *("split", "drop", "categories", "edge_drop", "edge_categories", "edge_time", "as_of"),
+    *("split_by", "directed", "task"),
 )
 def predict(
     run: RunFolder,

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hpgmn.base.calibration import predicted_classes, threshold_offset
-from hpgmn.base.errors import HPGMNError, Remedy, SettingError
+from hpgmn.base.errors import HPGMNError, Remedy, SettingError, format_score, unit_of
+from hpgmn.base.tasks import is_known
 from hpgmn.base.thresholds import choose_threshold, parse_threshold
 from hpgmn.graph import Array, Graph
 from hpgmn.graph.calibration import reserve_calibration
@@ -23,7 +24,7 @@ from hpgmn.runs.folder import (
     backup_note,
 )
 from hpgmn.runs.outputs import read_metrics
-from hpgmn.runs.predictions import Predictions
+from hpgmn.runs.predictions import Predictions, half_widths
 from hpgmn.runs.spec import CONFIG_FILE, RunSpec, check_threshold, read_spec
 from hpgmn.training.checks import class_number, positive_class
 from hpgmn.training.ensemble import ENSEMBLE, ENSEMBLE_FILE, Predictor, SavedEnsemble
@@ -110,8 +111,12 @@ class Run:
             self.metrics = dict(metrics)
 
     def __repr__(self) -> str:
-        score = self.metrics.get("test_score_mean")
-        shown = "" if score is None else f", test {self.spec.metric} {100 * score:.1f} %"
+        score, metric = self.metrics.get("test_score_mean"), self.spec.metric
+        shown = (
+            ""
+            if score is None
+            else f", test {metric} {format_score(metric, score)}{unit_of(metric)}"
+        )
         return f"Run({str(self.folder)!r}: {self.spec.model} on {self.metrics['graph']}{shown})"
 
     @cached_property
@@ -136,18 +141,20 @@ class Run:
             if copy.is_file():
                 graph = read_graph(copy)
             else:
-                graph = load(source, self.spec.protocol, **self._preparation())
+                graph = load(source, self.spec.protocol, **self._preparation(trained=True))
         except HPGMNError as error:
             remedy = remedy if error.remedy is None else error.remedy | remedy
             raise type(error)(error.message, remedy) from None
         if graph.fingerprint != self.model.metadata["fingerprint"]:
-            place = copy if copy.is_file() else self.spec.graph
-            raise HPGMNError(f"{place} is no longer the graph the model was trained on.", remedy)
+            source = str(copy) if copy.is_file() else self.spec.graph
+            raise HPGMNError(f"{source} is no longer the graph the model was trained on.", remedy)
         return graph
 
-    def _preparation(self) -> dict[str, Any]:
+    def _preparation(self, trained: bool = False) -> dict[str, Any]:
         fitted = self.model.metadata.get("preparation")  # earlier versions: none
-        return {"preparation": fitted, "prepare": fitted is not None}
+        roles = fitted["roles"] if trained and fitted else {}
+        dates = {name: roles[name] for name in ("edge_time", "as_of") if roles.get(name)}
+        return {"preparation": fitted, "prepare": fitted is not None, **dates}
 
     def load_graph(
         self,
@@ -168,20 +175,12 @@ class Run:
         from hpgmn.graph.datasets import load
 
         if source is None:
-            return self.graph
+            return self.graph.full
         if add:
             return load(source, **(columns or {}), onto=self.graph, log=notify)
-        graph = load(
-            source,
-            **self._preparation(),
-            **(columns or {}),
-            earlier_ids=self.model.node_ids,
-            log=notify,
-        )
-        if (
-            graph.fingerprint == self.model.metadata["fingerprint"]
-            and self.spec.protocol is not None
-        ):
+        options = {**self._preparation(), **(columns or {})}
+        graph = load(source, **options, earlier_ids=self.model.node_ids, log=notify)
+        if self.spec.protocol is not None and self._is_trained(graph):
             return load(source, self.spec.protocol)
         return graph
 
@@ -194,6 +193,11 @@ class Run:
                 )
             return graph
         return self.load_graph(graph, add=add)
+
+    def _is_trained(self, graph: Graph) -> bool:
+        """Whether a graph is the trained one, also with later edges."""
+        trained, fingerprint = self.__dict__.get("graph"), self.model.metadata["fingerprint"]
+        return graph.fingerprint == fingerprint or (trained is not None and graph is trained.full)
 
     def models_of(self, split: int | None = None) -> tuple[int, Predictor]:
         """Return the number of a split (None: the first) and the models of its seeds."""
@@ -223,7 +227,7 @@ class Run:
         coverage: float | None = None,
         by_class: bool = False,
     ) -> Predictions:
-        """Predict the class of each node: averaged over seeds, never over splits.
+        """Predict the class or target of each node: averaged over seeds, never over splits.
 
         Args:
             graph: another graph; None for the trained one.
@@ -244,10 +248,15 @@ class Run:
         """
         if not 0 <= min_confidence <= 1:
             raise SettingError(f"min_confidence must be 0 to 1 (got {min_confidence:g}).")
+        if not self.model.class_names and (min_confidence or threshold or top or of or coverage):
+            raise SettingError(
+                "The model predicts numbers: it has no classes, thresholds or confidence.",
+                "Leave out such options; predictions have intervals",
+            )
         ranked = self._ranked_class(top, of)
         loaded = self._resolve(graph, add)
         number, models = self.models_of(split)
-        known = models.known_positions(loaded)
+        known = None if self._is_trained(loaded) else models.known_positions(loaded)
         new = None if known is None else np.flatnonzero(known < 0)
         nodes = self._new_nodes(loaded, new) if only_new else None
         if top is not None and not all_nodes:
@@ -266,8 +275,11 @@ class Run:
             calibration = calibration.copy()
             calibration[2] = self._threshold_offset(str(threshold), number)
         names = np.asarray(models.class_names, dtype=object)
-        labels = names[predicted_classes(probabilities, calibration)]
-        labels[probabilities.max(axis=1) < min_confidence] = None
+        if names.size:
+            labels = names[predicted_classes(probabilities, calibration)]
+            labels[probabilities.max(axis=1) < min_confidence] = None
+        else:
+            labels, probabilities = probabilities[:, 0], probabilities[:, :0]
         sets = None
         if coverage is not None:
             sets = self._prediction_sets(probabilities, number, coverage, by_class)
@@ -287,6 +299,7 @@ class Run:
             num_new=None if new is None else len(new),
             of=None if ranked is None else str(names[ranked]),
             reasons=reasons,
+            half_widths={} if names.size else half_widths(self.metrics, number),
             sets=sets,
         )
 
@@ -323,7 +336,7 @@ class Run:
     def _unlabelled_nodes(self, graph: Graph, nodes: Array | None) -> Array:
         """Return the positions without a label, among some nodes or all."""
         chosen = np.arange(graph.num_nodes) if nodes is None else nodes
-        unlabelled = chosen[graph.y[chosen] < 0]
+        unlabelled = chosen[~is_known(graph.y[chosen])]
         if not unlabelled.size:
             remedy = Remedy("Rank all nodes", option="all_nodes", value=True, flag="all-nodes")
             raise HPGMNError(f"Every node of '{graph.name}' has a label already.", remedy)
@@ -418,6 +431,7 @@ class Run:
             only_new: score the nodes that the trained graph does not have [with ``add``].
         """
         from hpgmn.runs.evaluation import (
+            interval_coverage,
             metric_names,
             predict_labelled,
             score_predictions,
@@ -439,6 +453,9 @@ class Run:
             y = loaded.y
         positive = self.positive if len(model.class_names) == 2 else 1
         scored = score_predictions(logits, y, masks, names, model.class_names, positive)
+        if not model.class_names:
+            splits = [replica.split for replica in model.replicas]
+            scored["intervals"] = interval_coverage(logits, y, masks, splits, self.metrics)
         return {"model": self.spec.model, **about, **scored}
 
     def explain(

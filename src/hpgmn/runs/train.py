@@ -260,7 +260,7 @@ def open_graph(
         )
     tables = {**options.get("tables", {}), **(columns or {})}
     if tables:
-        from hpgmn.tables.columns import check_column_options
+        from hpgmn.tables.options import check_column_options
 
         tables = check_column_options(tables, "entry of tables:")
     options["tables"] = tables
@@ -387,6 +387,6 @@ def explain_run(run: Run, monitor: Monitor) -> None:
     names = [str(name) for name in run.graph.class_names]
     ranking = rank_nodes(predictions, run.metrics, names)
     ranked = [row["node"] for row in ranking.get("rows", ())]
-    explain_training(spec, run.graph, run.model, monitor.step, ranked).write(run.folder)
+    explain_training(spec, run.graph.full, run.model, monitor.step, ranked).write(run.folder)
     monitor.step("Report")
     write_report(run.folder)
