@@ -53,7 +53,7 @@ ROLES = {
 MAX_CLASSES, MANY_CLASSES, FEW_NODES = 1_000, 100, 5
 """Labels are refused above the first, or above the second with fewer nodes per class than this."""
 
-_FEW_REPEATS = 0.01  # the share of repeated edges that may be accidents
+_FEW_REPEATS = 0.05  # the share of repeated edges that may be accidents
 _BATCH_VALUES = 1 << 22
 _MIN_BATCH_ROWS = 1 << 10
 
