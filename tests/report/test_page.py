@@ -296,6 +296,8 @@ def test_warnings_are_listed(make_data):
     page = render_report(make_data(warnings=["one thing", "another"]))
     assert "<li>one thing</li><li>another</li>" in page
     assert "<li>" not in render_report(make_data(warnings=[])).split("</nav>")[1]
+    folded = render_report(make_data(warnings=list("abcde")))
+    assert folded.index("<li>c</li>") < folded.index("<summary>2 more") < folded.index("<li>d</li>")
 
 
 def test_every_stage_of_every_model_has_a_name():
