@@ -62,7 +62,7 @@ OPTIONS = {
     "metric": (
         ["--metric", "roc"],
         "Did you mean 'roc_auc'? Choose from: accuracy, balanced_accuracy, macro_f1, roc_auc, "
-        "average_precision, precision@K.",
+        "average_precision, precision@K",
     ),
     "precision of three": (
         ["--metric", "precision@5"],

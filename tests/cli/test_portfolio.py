@@ -39,7 +39,7 @@ RUN = ("--device", "cpu", "--out", "run")
 @pytest.fixture(autouse=True)
 def short(monkeypatch):
     """A portfolio of four, one of which cannot be trained."""
-    monkeypatch.setattr(portfolio, "portfolio_members", lambda is_large=False: MEMBERS)
+    monkeypatch.setattr(portfolio, "portfolio_members", lambda name="members": MEMBERS)
 
 
 def read(path):
@@ -146,7 +146,9 @@ def test_refit_is_said_and_keeps_weights_and_validation_scores(hpgmn, graph_file
 def test_a_large_graph_is_announced(hpgmn, graph_file, monkeypatch):
     monkeypatch.setattr(portfolio, "LARGE_NODES", 5)
     monkeypatch.setattr(
-        portfolio, "portfolio_members", lambda is_large=False: MEMBERS[:1] if is_large else MEMBERS
+        portfolio,
+        "portfolio_members",
+        lambda name="members": MEMBERS[:1] if name == "large" else MEMBERS,
     )
     answer = hpgmn("train", graph_file, *RUN)
     assert answer.code == 0
@@ -199,7 +201,7 @@ from hpgmn.runs.portfolio import Member
 sys.path.insert(0, {folder!r})
 short = {{"epochs": {epochs}, "hidden_dim": 6, "patience": 0}}
 members = tuple(Member(f"m{{n}}", "mlp", short | {{"lr": 0.01 * n}}) for n in (1, 2, 3))
-portfolio.portfolio_members = lambda is_large=False: members
+portfolio.portfolio_members = lambda name="members": members
 import hpgmn.training.replicas as replicas
 replicas.SAVE_SECONDS = 0.05
 from hpgmn.cli import main
@@ -270,7 +272,7 @@ def test_ctrl_c_saves_the_ensemble_of_a_process(graph_file, tmp_path, monkeypatc
         (("--time-limit", "0"), "time limit"),
         (("--time-limit", "-3"), "time limit"),
         (("--single", "--ensemble"), "exclude each other"),
-        (("--ensemble", "--no-portfolio"), "itself"),
+        (("--ensemble", "--no-portfolio"), "--no-portfolio"),
         (("--ensemble", "--model", "gcn"), "itself"),
         (("--members", "plain,none"), "Unknown member 'none'"),
         (("--ensemble", "--set", "lrr=1"), "Unknown setting 'lrr'"),

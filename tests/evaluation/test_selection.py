@@ -115,3 +115,18 @@ def test_a_candidate_as_good_as_chance_has_no_weight_beside_good_ones():
     logs = torch.stack([good.log_softmax(dim=-1), logs[1] * 0, logs[2] * 0])
     weights = select_weights(logs.log_softmax(dim=-1), labels, bags=0)
     assert weights.tolist() == [1.0, 0.0, 0.0]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_targets_are_selected_by_the_squared_error_of_the_mean(seed):
+    random = np.random.default_rng(seed)
+    truth = random.normal(size=40)
+    outputs = truth + random.normal(size=(6, 40)) * random.uniform(0.2, 2, (6, 1))
+    history, bag = [], []
+    for _ in range(8):
+        errors = [np.mean((outputs[[*bag, k]].mean(axis=0) - truth) ** 2) for k in range(6)]
+        bag.append(int(np.argmin(errors)))
+        history.append((min(errors), list(bag)))
+    _, chosen = min(history, key=lambda entry: entry[0])
+    weights = select_weights(torch.from_numpy(outputs)[..., None], truth, rounds=8)
+    np.testing.assert_allclose(weights, np.bincount(chosen, minlength=6) / len(chosen))

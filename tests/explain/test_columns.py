@@ -22,7 +22,7 @@ from hpgmn.explain.columns import (
     sum_by_statistic,
 )
 from hpgmn.explain.descriptions import STATISTICS
-from hpgmn.explain.node import main_reasons
+from hpgmn.explain.neighbors import probabilities_without
 from hpgmn.explain.replicas import open_replicas
 from hpgmn.graph.graph import Graph
 from hpgmn.graph.synthetic import trading_network
@@ -257,11 +257,74 @@ def test_columns_of_tables_are_players_with_their_original_values(fit, from_tabl
     assert next(iter(importance)) == "kind"  # decides the label
 
 
-def test_reasons_are_the_same_for_one_node_and_many(fit, from_table):
+# Regression
+
+
+@pytest.fixture(scope="module")
+def regression(graph):
+    """Targets that depend on two attributes; every seventh is unknown."""
+    y = 2e3 * graph.x[:, 0] - 1e3 * graph.x[:, 1] + 5e3
+    y = np.where(np.arange(graph.num_nodes) % 7 == 0, np.nan, y)
+    masks = {f"{part}_mask": getattr(graph.splits, part) for part in ("train", "val", "test")}
+    known = ~np.isnan(y)[:, None]
+    masks = {name: mask & known for name, mask in masks.items()}
+    return Graph(graph.x, graph.edge_index, y, name="numbers", **masks)
+
+
+@pytest.mark.parametrize("model", ["hpgmn", "mlp", "boosting", "gcn"])
+def test_targets_are_explained_in_their_own_unit(fit, regression, model):
+    changes = {"statistics": ("attributes", "class_counts", "class_means", "target_means")}
+    saved = fit(regression, model, seeds=2, **(changes if model == "hpgmn" else {}))
+    node, other = np.flatnonzero(regression.split(0).train)[3:5].tolist()
+    predicted = saved.mean_probabilities(regression)[:, 0].numpy()
+    explained = explain_node(saved, regression, node)
+    assert float(explained.prediction) == pytest.approx(predicted[node], rel=1e-3)
+    assert explained.probabilities == {}
+    assert float(explained.label or "nan") == pytest.approx(regression.y[node], rel=1e-3)
+    baseline = baseline_row(open_replicas(saved, regression)[0])
+    model_at = OwnAttributes(open_replicas(saved, regression), np.array([node]))
+    own, usual = model_at.log_odds(0, 0, np.stack([attribute_row(regression, node), baseline]))
+    assert own == pytest.approx(predicted[node], rel=1e-5)
+    total = sum(effect.effect for effect in explained.column_effects)
+    assert total == pytest.approx(own - usual, rel=1e-4, abs=0.1)
+    if model == "hpgmn":
+        shares = explained.baseline + sum(explained.statistics.values())
+        assert shares == pytest.approx(predicted[node], rel=1e-4)
+    if model == "boosting":
+        second = explain_node(saved, regression, other)
+        rest = predicted[node] - sum(explained.columns.values())  # the mean of the train nodes
+        assert rest == pytest.approx(predicted[other] - sum(second.columns.values()), rel=1e-4)
+    near = np.unique(regression.adjacency("undirected")[[node]].indices)
+    assert len(explained.neighbors) == near.size
+    if model == "gcn":
+        removed, edges = explained.neighbors[0], regression.edge_index
+        kept = [set(edge) != {node, int(removed.node)} for edge in edges.T.tolist()]
+        without = Graph(regression.x, edges[:, kept], regression.y)
+        after = saved.mean_probabilities(without)[node, 0].item()
+        assert removed.support == pytest.approx(predicted[node] - after, rel=1e-3, abs=0.1)
+    if model == "hpgmn":
+        replicas = open_replicas(saved, regression)
+        again = probabilities_without(replicas, node, [np.empty(0, np.int64)])
+        assert again[0, 0] == pytest.approx(
+            predicted[node], rel=1e-4
+        )  # target_means as in training
+    assert str(explained.prediction) in str(explained)
+    overview = explain_model(saved, regression, sample=10)
+    assert overview.label_next == overview.patterns == ()
+    assert str(overview)
+
+
+def test_a_decision_threshold_decides_what_is_explained(fit, from_table):
     graph, _ = from_table
-    for model in ("hpgmn", "boosting", "mlp"):
-        saved = fit(graph, model)
-        labels = saved.mean_probabilities(graph).argmax(dim=-1).numpy()[:6]
-        reasons = main_reasons(saved, graph, np.arange(6), labels)
-        assert reasons == [explain_node(saved, graph, f"p{v}").main_reason for v in range(6)]
-        assert any(reasons)
+    saved = fit(graph)
+    likely = saved.mean_probabilities(graph).numpy()
+    node = int(np.abs(likely[:, 0] - likely[:, 1]).argmin())
+    assert (
+        explain_node(saved, graph, f"p{node}").prediction
+        == graph.class_names[likely[node].argmax()]
+    )
+    offset = np.array([9.0, 0.0]) if likely[node].argmax() else np.array([0.0, 9.0])
+    saved.mean_calibration = saved.mean_calibration.copy()
+    saved.mean_calibration[:, 2] = offset
+    explained = explain_node(saved, graph, f"p{node}")
+    assert explained.prediction == graph.class_names[likely[node].argmin()]

@@ -15,7 +15,7 @@ from hpgmn.classifier import HPGMNClassifier
 from hpgmn.explain.replicas import (
     Patterns,
     describe_patterns,
-    mean_log_probabilities,
+    mean_outputs,
     mean_probabilities,
     memory_head,
     open_replicas,
@@ -218,9 +218,9 @@ def test_the_numbers_of_one_node_are_held_at_a_time(small_graph, fit, monkeypatc
 
     def counted(replicas, logits):
         sizes.append(logits.numel())
-        return mean_log_probabilities(replicas, logits)
+        return mean_outputs(replicas, logits)
 
-    monkeypatch.setattr(module, "mean_log_probabilities", counted)
+    monkeypatch.setattr(module, "mean_outputs", counted)
     nodes = np.arange(18)
     together = subset_values(opened, nodes, nodes % 3)
     assert max(sizes) <= 2 * 2**4 * 3  # replicas, subsets, classes

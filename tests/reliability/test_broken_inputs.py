@@ -121,7 +121,7 @@ GRAPHS: dict[str, tuple[Make, str]] = {
     "pickled objects": (object_array, "holds pickled Python objects, which are never loaded"),
     "no such file": (lambda: [*TRAIN, "nowhere.npz"], "'nowhere.npz' does not exist"),
     "no such dataset": (lambda: [*TRAIN, "texass"], "Did you mean 'texas'?"),
-    "folder in place of a file": (lambda: [*TRAIN, "."], "put tables nodes and edges"),
+    "folder in place of a file": (lambda: [*TRAIN, "."], "has no tables nodes and edges"),
     "no attributes": (lambda: graph_file(x=None), "array 'x' is missing"),
     "no edges array": (lambda: graph_file(edge_index=None), "array 'edge_index' is missing"),
     "attributes of text": (lambda: graph_file(x=np.full((20, 3), "a")), "'x' has type <U1"),
@@ -224,7 +224,7 @@ TABLES: dict[str, tuple[Make, str]] = {
     "id of NUL": (lambda: tables(NODES.replace("n5,", "n5\x00,")), "NUL"),
     "no id column": (lambda: tables(NODES.replace("id,", "key,", 1)), "(--id)"),
     "two columns of one name": (lambda: tables(NODES.replace("age", "label", 1)), "two columns named 'label'"),
-    "label column mistyped": (lambda: tables(NODES, EDGES, "--label", "lable"), "Did you mean 'label'?"),
+    "label column mistyped": (lambda: tables(NODES, EDGES, "--label", "lable"), "(--label label)"),
     "one class": (lambda: tables(NODES.replace(",y,", ",x,")), "column 'label' has a single value, 'x'"),
     "all labels missing": (lambda: tables(NODES.replace(",y,", ",,").replace(",x,", ",,")), "has no splits and too few labels"),
     "a label for each node": (lambda: tables("id,label\n" + "".join(f"n{i},c{i}\n" for i in range(200)), EDGES), "probably a number or a name, not a class"),
@@ -321,10 +321,97 @@ CONFIGS: dict[str, tuple[Make, str]] = {
     "negative seeds": (lambda: [*graph_file(), "--seeds=-1"], "(--seeds 1)"),
 }  # fmt: skip
 
+
+def with_column(name, values):
+    """The node table with one more column."""
+    lines = zip(NODES.splitlines(), [name, *values], strict=True)
+    return "".join(f"{line},{value}\n" for line, value in lines)
+
+
+def labelled(labels):
+    return tables(
+        "id,label,age\n" + "".join(f"n{i},{label},{i}\n" for i, label in enumerate(labels))
+    )
+
+
+def renamed(*names):
+    tables()
+    for old, new in zip(("nodes", "edges"), names, strict=True):
+        Path(f"t/{old}.csv").rename(f"t/{new}")
+    return [*TRAIN, "t"]
+
+
+def portfolio(*options):
+    tables()
+    return ["train", "t", *options]
+
+
+def weighted(value, *options):
+    edges = EDGES.replace("\n", f",{value}\n").replace(f"target,{value}", "target,w")
+    return tables(NODES, edges, "--weight", "w", *options)
+
+
+USERS: dict[str, tuple[Make, str]] = {
+    "words among numbers": (lambda: tables(with_column("size", [*range(18), "big", "small"])), "holds 'big' in row 19 below the header"),
+    "infinity": (lambda: tables(with_column("size", ["-Infinity", *range(19)])), "(--drop size)"),
+    "number of 400 digits": (lambda: tables(with_column("size", ["9" * 400, *range(19)])), "beyond ±3.4e38"),
+    "a word among dates": (lambda: tables(with_column("day", [*["2024-01-01", "2024-01-02"] * 9, "2024-01-03", "soon"])), "holds 'soon' in row 20 below the header, but most of its values are of type date"),
+    "month 13": (lambda: tables(with_column("day", ["2024-13-01", *["2024-01-01"] * 19])), "'2024-13-01'"),
+    "tables swapped": (lambda: tables(EDGES, NODES), "Swap the two tables"),
+    "edges twice": (lambda: tables(EDGES, EDGES), "nodes.csv has no column for the id"),
+    "columns of both tables renamed": (lambda: tables(NODES.replace("id,", "key,", 1), EDGES.replace("source,target", "payer,payee")), "(--id), name the source column (--source), and name the target column (--target)"),
+    "separated by blanks": (lambda: tables(NODES.replace(",", " ")), "Separate the columns of nodes.csv by commas"),
+    "a line above the header": (lambda: tables("export of Monday\n" + NODES), "Remove lines above the header"),
+    "edge columns of one name": (lambda: tables(NODES, EDGES.replace("target", "source")), "two columns named 'source'"),
+    "HTML": (lambda: tables("<html>please log in</html>\n"), "nodes.csv has no column for the id"),
+    "a workbook named CSV": (lambda: tables(b"PK\x03\x04\x14\x00\x06\x00"), "cannot be read as a csv file"),
+    "NUL bytes": (lambda: tables(b"\0" * 100), "nodes.csv"),
+    "edges in Latin letters": (lambda: tables(NODES, EDGES.encode() + b"n\xe9,n1\n"), "edges.csv is not UTF-8 text (line 22"),
+    "labels all missing": (lambda: labelled([""] * 20), "name another label column (--label)"),
+    "labels all different": (lambda: labelled([f"c{i}" for i in range(20)]), "(--label)"),
+    "one label": (lambda: labelled(["x"] * 20), "single value, 'x'"),
+    "label not named": (lambda: tables(NODES.replace("label", "is_fraud", 1)), "(--label is_fraud)"),
+    "the ids as labels": (lambda: tables(NODES, EDGES, "--label", "id"), "cannot be both id and label"),
+    "blanks before ids": (lambda: tables(NODES.replace("\nn", "\n n")), "Spell ids alike: 'n0' in edges.csv is ' n0'"),
+    "ids without their zeros": (lambda: tables(NODES.replace("\nn", "\n0"), EDGES.replace("n", "")), "Spell ids alike"),
+    "tables of other names": (lambda: renamed("accounts.csv", "transfers.csv"), "it holds 'accounts.csv', 'transfers.csv'. Save the tables under these names"),
+    "workbooks": (lambda: renamed("nodes.xlsx", "edges.xlsx"), "Save the tables under these names"),
+    "an empty folder": (lambda: (Path("t").mkdir(), [*TRAIN, "t"])[1], "has no tables nodes and edges"),
+    "no node table": (lambda: renamed("n.csv", "edges.csv"), "has no table nodes"),
+    "a table alone": (lambda: (tables(), [*TRAIN, "t/nodes.csv"])[1], "pass their folder"),
+    "a workbook": (lambda: (Path("t.xlsx").write_bytes(b"PK\x03\x04"), [*TRAIN, "t.xlsx"])[1], "pass their folder"),
+    "a folder named nodes.csv": (lambda: (renamed("n.csv", "edges.csv"), Path("t/nodes.csv").mkdir(), [*TRAIN, "t"])[2], "is not a file"),
+    "several columns mistyped": (lambda: tables(NODES, EDGES, "--label", "lable", "--drop", "agee", "--edge-drop", "amount"), "(--label label), use 'age' (--drop age)"),
+    "the ids left out": (lambda: tables(NODES, EDGES, "--drop", "id"), "already has another role"),
+    "the label as a category": (lambda: tables(NODES, EDGES, "--category", "label"), "(--category)"),
+    "no such weights": (lambda: tables(NODES, EDGES, "--weight", "amount"), "edges.csv has no column 'amount'"),
+    "negative weights": (lambda: weighted(-1), "(--weight '')"),
+    "dates as weights": (lambda: weighted("2024-01-01"), "which is not a number"),
+    "source and target alike": (lambda: tables(NODES, EDGES, "--source", "target"), "(--target)"),
+    "time of words": (lambda: tables(with_column("when", ["early", "late"] * 10), EDGES, "--split-by", "time", "when"), "holds neither numbers nor dates"),
+    "dates of another form": (lambda: tables(with_column("when", ["03.04.2024"] * 20), EDGES, "--split-by", "time", "when"), "write them as 2024-04-03"),
+    "two groups": (lambda: tables(with_column("town", ["a", "b"] * 10), EDGES, "--split-by", "group", "town"), "has 2 groups"),
+    "no such group": (lambda: tables(NODES, EDGES, "--split-by", "group", "town"), "(--split-by)"),
+    "unknown positive class": (lambda: tables(NODES, EDGES, "--positive", "fraud"), "Unknown positive class 'fraud'. Choose from: x, y"),
+    "positive of three classes": (lambda: [*labelled("xyz" * 10), "--positive", "x", "--metric", "average_precision"], "needs two classes (got 3)"),
+    "precision of none": (lambda: [*tables(), "--metric", "precision@0"], "precision@50"),
+    "two metrics": (lambda: [*tables(), "--metric", "accuracy,roc_auc"], "Did you mean 'accuracy'?"),
+    "no time": (lambda: portfolio("--time-limit", "0"), "(--time-limit 300)"),
+    "time that is no number": (lambda: portfolio("--time-limit", "nan"), "(--time-limit 300)"),
+    "time in words": (lambda: portfolio("--time-limit", "2min"), "`hpgmn train --help`"),
+    "members of no portfolio": (lambda: portfolio("--members", "boosting", "--no-portfolio"), "(--no-portfolio)"),
+    "single of no portfolio": (lambda: portfolio("--single", "--no-portfolio"), "(--no-portfolio)"),
+    "no such member": (lambda: portfolio("--members", "hpgmn-bot"), "Did you mean 'hpgmn-both'?"),
+    "a billion seeds": (lambda: [*tables(), "--seeds", "1000000000"], "Seeds must be 1 to 10,000"),
+    "tables of the demo into a file": (lambda: (Path("o").write_text("x"), ["demo", "--tables", "o"])[1], "Choose a writable path"),
+    "demo of a negative seed": (lambda: ["demo", "--tables", "o", "--seed=-1"], "seed must be at least 0"),
+}  # fmt: skip
+
 CASES = {
     **{f"graph: {name}": case for name, case in GRAPHS.items()},
     **{f"table: {name}": case for name, case in TABLES.items()},
     **{f"config: {name}": case for name, case in CONFIGS.items()},
+    **{f"user: {name}": case for name, case in USERS.items()},
 }
 
 
@@ -342,7 +429,7 @@ def test_broken_input_is_one_sentence(name, capsys, good_message):
 
 
 def test_the_corpus_is_large():
-    assert len(CASES) >= 150
+    assert len(CASES) >= 200
 
 
 ODD_BUT_RIGHT: dict[str, tuple[Make, str]] = {
@@ -350,6 +437,7 @@ ODD_BUT_RIGHT: dict[str, tuple[Make, str]] = {
     "Windows line ends": (lambda: convert(NODES.replace("\n", "\r\n"), EDGES.replace("\n", "\r\n")), "20 nodes, 20 edges"),
     "semicolons": (lambda: convert(NODES.replace(",", ";"), EDGES.replace(",", ";")), "20 nodes, 20 edges"),
     "no last line end": (lambda: convert(NODES.rstrip("\n"), EDGES.rstrip("\n")), "20 nodes, 20 edges"),
+    "bars": (lambda: convert(NODES.replace(",", "|"), EDGES.replace(",", "|")), "20 nodes, 20 edges"),
     "capital letters": (lambda: convert(NODES.replace("id", "ID", 1), EDGES.replace("source", "Source")), "20 nodes, 20 edges"),
     "self-loop and repeat": (lambda: convert(NODES, EDGES + "n1,n1\nn0,n1\n"), "22 edges as listed"),
     "unknown edges left out": (lambda: convert(NODES, EDGES + "n1,nobody\n", "--drop-unknown-edges"), "20 edges as listed"),

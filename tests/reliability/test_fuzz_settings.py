@@ -277,7 +277,7 @@ def test_any_config_file(fuzz, tmp_path):
     from hpgmn.base.settings import make_settings
     from hpgmn.models import find_model, read_config
     from hpgmn.runs.spec import RunSpec
-    from hpgmn.tables.columns import Columns, check_column_options
+    from hpgmn.tables.options import Columns, check_column_options
 
     def check(case):
         text, content = case

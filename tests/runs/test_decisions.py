@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from hpgmn.base.calibration import Calibrator
+from hpgmn.evaluation.prediction_sets import set_report
 from hpgmn.runs.decisions import decision_metrics
 from hpgmn.runs.spec import RunSpec
 
@@ -28,7 +29,7 @@ def recorded(**options):
     own = calibrator.fit(logits, y, val)
     mean = calibrator.fit(logits.softmax(dim=-1).mean(dim=0).log()[None], y, val[:1])
     maps = np.repeat(mean, 2, axis=0)
-    return decision_metrics(spec, logits, own, maps, y, val, test, NAMES), mean[0]
+    return decision_metrics(spec, logits, own, maps, y, val, test, (), NAMES), mean[0]
 
 
 def test_the_mean_over_seeds_is_ranked_and_decided():
@@ -62,4 +63,16 @@ def test_more_classes_have_no_ranking():
     wide = torch.cat([logits, logits[..., :1]], dim=-1)
     spec = RunSpec("g", "hpgmn", {}, (0,), seeds=2)
     maps = Calibrator().fit(wide, y, val)
-    assert decision_metrics(spec, wide, maps, maps, y, val, test, [*NAMES, "x"]) == {}
+    assert decision_metrics(spec, wide, maps, maps, y, val, test, (), [*NAMES, "x"]) == {}
+
+
+def test_reserved_nodes_give_prediction_sets():
+    logits, y, val, test = case()
+    spec = RunSpec("g", "hpgmn", {}, (0,), seeds=2, conformal=True)
+    maps = np.repeat(Calibrator("none").fit(logits[:1], y, val[:1]), 2, axis=0)
+    found = decision_metrics(spec, logits, maps, maps, y, val, test, val, NAMES)
+    chances = logits.softmax(dim=-1).mean(dim=0).numpy()
+    expected = set_report([chances], y, val[:1], test[:1])
+    assert [row["measured"] for row in found["prediction_sets"]] == pytest.approx(
+        [row["measured"] for row in expected]
+    )

@@ -125,7 +125,7 @@ SHIPPED = portfolio_members()
 Ring = Callable[..., Graph]
 
 
-@pytest.mark.parametrize("members", [portfolio_members(), portfolio_members(True)])
+@pytest.mark.parametrize("members", [portfolio_members(), portfolio_members("large")])
 def test_every_member_has_a_name_of_its_own_and_settings_that_its_model_takes(members):
     assert len({member.name for member in members}) == len(members)
     made = [make_settings(find_model(one.model).settings, one.settings) for one in members]
@@ -178,17 +178,17 @@ def test_a_large_graph_gets_batches_and_says_so(ring, monkeypatch):
     monkeypatch.setattr(portfolio, "LARGE_NODES", 12)
     assert members_for(ring(12))[0] == portfolio_members()
     members, note = members_for(ring(13))
-    assert members == portfolio_members(True)
+    assert members == portfolio_members("large")
     assert note is not None
     assert "more than 12 nodes" in note
-    assert f"{len(portfolio_members(True))} members" in note
-    own = [one for one in portfolio_members(True) if one.model == "hpgmn"]
+    assert f"{len(members)} members" in note
+    own = [one for one in portfolio_members("large") if one.model == "hpgmn"]
     assert all(one.settings["batch_size"] > 0 for one in own)
 
 
 def test_a_named_member_is_that_of_the_size_of_the_graph(ring, monkeypatch):
     monkeypatch.setattr("hpgmn.runs.portfolio.LARGE_NODES", 5)
-    large = portfolio_members(is_large=True)
+    large = portfolio_members("large")
     names = [member.name for member in large]
     assert selected_members({"members": names}, ring(12), "ring")[0] == large
 
@@ -201,3 +201,12 @@ def test_on_types_one_member_merges_them(ring, typed):
     assert [member for member in members if member not in extra] == list(portfolio_members())
     twin = members[members.index(extra[0]) - 1]
     assert extra[0].settings == twin.settings | {"edge_types": "merged"}
+
+
+def test_a_regression_has_members_of_its_own_order(ring):
+    graph = ring(12)
+    targets = Graph(graph.x, graph.edge_index, graph.y.astype(float))
+    names = [member.name for member in members_for(targets)[0]]
+    assert names[:2] == ["boosting", "boosting-large"]
+    assert sorted({*names} - {"boosting-large"}) == sorted(one.name for one in portfolio_members())
+    assert len(set(names)) == len(names)

@@ -2,8 +2,10 @@
 
 import numpy as np
 import pyarrow.csv
+import pyarrow.parquet as pq
 import pytest
 
+import hpgmn
 from hpgmn.base.errors import HPGMNError, SettingError
 from hpgmn.graph import Graph
 from hpgmn.runs.run import open_run
@@ -82,3 +84,29 @@ def test_another_threshold_replaces_that_of_the_run(rare_run, rare_graph):
     assert (one.labels[nodes] == "mule").all()
     with pytest.raises(SettingError, match="f1"):
         rare_run.predict(threshold="f2")
+
+
+def test_sets_are_refused_without_reserved_nodes(rare_run):
+    with pytest.raises(SettingError, match="conformal"):
+        rare_run.predict(coverage=0.9)
+
+
+def test_sets_come_from_the_reserved_nodes(rare_graph, tmp_path):
+    run = hpgmn.train(
+        rare_graph, model="mlp", settings={"epochs": 5}, conformal=True, out=tmp_path, report=False
+    )
+    [reserved] = run.metrics["nodes"]["calibration"]
+    roles = pq.read_table(tmp_path / "predictions.parquet")["role"].to_pylist()
+    nodes = np.flatnonzero(np.array(roles) == "calibration")
+    assert len(nodes) == reserved > 10
+    found = run.predict(coverage=0.8)
+    scores = np.sort(1 - found.probabilities[nodes, rare_graph.y[nodes]])
+    lowest = 1 - scores[int(np.ceil((len(nodes) + 1) * 0.8)) - 1]
+    expected = found.probabilities >= lowest - 1e-6
+    expected[np.arange(400), found.probabilities.argmax(axis=1)] = True
+    np.testing.assert_array_equal(found.sets, expected)
+    texts = found.to_table()["prediction_set"].to_pylist()
+    assert texts[0] == "|".join(np.array(["paid", "mule"])[expected[0]])
+    assert len(run.metrics["prediction_sets"]) == 6
+    with pytest.raises(SettingError, match="coverage"):
+        run.predict(coverage=90)

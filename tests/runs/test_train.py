@@ -150,7 +150,7 @@ SMALL = (
 @pytest.fixture
 def small_portfolio(monkeypatch):
     """A portfolio of two."""
-    monkeypatch.setattr(portfolio, "portfolio_members", lambda is_large=False: SMALL)
+    monkeypatch.setattr(portfolio, "portfolio_members", lambda name="members": SMALL)
 
 
 def test_without_options_an_ensemble_is_trained(small_graph, tmp_path, small_portfolio):

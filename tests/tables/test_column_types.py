@@ -9,7 +9,16 @@ import pyarrow as pa
 import pytest
 
 from hpgmn.base.errors import GraphError, Remedy
-from hpgmn.tables.column_types import COLUMN_TYPES, HASHED, ONE_HOT, Column, Date, Degree
+from hpgmn.tables.column_types import (
+    COLUMN_TYPES,
+    HASHED,
+    ONE_HOT,
+    Category,
+    Column,
+    Date,
+    Degree,
+    Sample,
+)
 from hpgmn.tables.preparation import fit
 from hpgmn.tables.sources import MemoryTable, open_table
 
@@ -201,3 +210,30 @@ def test_every_type_is_stored_under_its_name_and_rebuilt():
         ]
         assert Column.from_dict(content) == column
         assert type(Column.from_dict(content)) is column_type
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (["2024-01-02", "03.04.2024", "05/06/2024"], "dates not written as 2024-04-03"),
+        (["1,5", "2,25", "-3,0"], "numbers not written as 1234.5"),
+        (["1.234,50 €", "12,00 €", "7,99 €"], "numbers not written as 1234.5"),
+        (["1,000", "25,000", "3"], "numbers not written as 1234.5"),
+        (["12%", "3.5%", "7%"], "numbers not written as 1234.5"),
+    ],
+)
+def test_dates_and_numbers_of_another_form_are_left_out_with_a_reason(words, reason):
+    assert fit_words(words) == reason
+    assert isinstance(fit_words(words * 2), Category)  # words that repeat
+
+
+def test_codes_addresses_and_versions_stay_categories():
+    for words in (["04109", "80331", "01069"], ["10.0.0.1", "10.0.0.2"], ["v1.2", "v1.3"]):
+        assert isinstance(fit_words(words), Category)
+
+
+def fit_words(words):
+    array = np.empty(len(words), object)
+    array[:] = words
+    table = MemoryTable(pa.table({"a": words}), "nodes")
+    return Category.fit(Sample(table, "a", array))

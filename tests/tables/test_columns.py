@@ -7,9 +7,10 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from hpgmn.base.errors import GraphError, HPGMNError, SettingError
+from hpgmn.base.errors import GraphError, HPGMNError
 from hpgmn.tables.column_types import Number
-from hpgmn.tables.columns import Columns, open_tables
+from hpgmn.tables.columns import open_tables
+from hpgmn.tables.options import Columns
 from hpgmn.tables.preparation import Preparation
 
 WriteTables = Callable[..., Path]
@@ -265,22 +266,6 @@ def test_other_sources_are_refused(write_tables, tmp_path):
     (tmp_path / "graph.gexf").write_text("<gexf/>")
     with pytest.raises(GraphError, match=r"graph\.gexf' does not hold a graph"):
         open_tables(tmp_path / "graph.gexf")
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"drop": "age"}, r"drop takes a list of names\. Pass \['age'\]"),
-        ({"attributes": 3}, r"attributes takes a list of names \(got 3\)"),
-        ({"categories": [1]}, r"categories takes a list of names \(got \[1\]\)"),
-        ({"id": 7}, r"id takes a column name \(got 7\)"),
-        ({"split_by": ["time"]}, "split_by takes two words"),
-        ({"directed": "yes"}, "directed takes true or false"),
-    ],
-)
-def test_options_of_other_types_are_refused(options, message):
-    with pytest.raises(SettingError, match=message):
-        Columns(**options)
 
 
 def test_columns_of_any_type_may_be_prepared(write_tables):

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hpgmn.base.errors import HPGMNError
 from hpgmn.graph import from_tables
 from hpgmn.graph.conversion import reading_options
 from hpgmn.tables.edge_columns import aggregates
@@ -208,3 +209,189 @@ def test_a_model_without_edge_columns_ignores_them():
     earlier["columns"] = [column for column in earlier["columns"] if column["kind"] != "aggregate"]
     _, options = reading_options({}, True, None, None, earlier)
     assert options["preparation"].feature_names == ["age"]
+
+
+MANY = {"source": ["a", "b"] * 50, "target": ["c", "d"] * 50, "amount": None, "kind": None}
+THREE_FORMS = [f"{day:02}.03.2024" for day in range(1, 31)] + [
+    *(f"2024-03-{day:02}" for day in range(1, 31)),
+    *(f"03/{day:02}/2024" for day in range(1, 31)),
+    *["01.04.2024"] * 10,
+]
+INF = float("inf")
+LATER = {"id": ["e"], "age": [1.0]}
+
+BROKEN = {
+    "words among numbers": (
+        MANY | {"amount": [*["1.5"] * 60, *["2"] * 39, "two"]},
+        {},
+        "column 'amount' holds 'two' in row 100, but most.*edge_categories",
+    ),
+    "infinity": ({"amount": [1.0, INF, 2.0, -INF]}, {}, r"2 numbers beyond .*row 2.*edge_drop="),
+    "a huge number": ({"amount": [1.0, 1e39, 2.0, 3.0]}, {}, "1 number beyond ±3.4e38.*row 2"),
+    "unknown drop": ({}, {"edge_drop": ["amuont"]}, "edges has no column 'amuont'.*'amount'"),
+    "unknown category": ({}, {"edge_categories": ["kin"]}, "edges has no column 'kin'.*'kind'"),
+    "unknown time": ({}, {"edge_time": "when"}, "edges has no column 'when'.*edge_time"),
+    "all unknown names": (
+        {},
+        {"edge_drop": ["one", "two"], "edge_time": "three", "drop": ["four"], "label": "five"},
+        "nodes has no column 'five', 'four'; .*edges has no column 'one', 'two', 'three'",
+    ),
+    "an end dropped": ({}, {"edge_drop": ["source"]}, "'source' of edges already has another role"),
+    "an end as a category": ({}, {"edge_categories": ["target"]}, "already has another role"),
+    "drop as text": ({}, {"edge_drop": "amount"}, r"edge_drop takes a list.*\['amount'\]"),
+    "drop as numbers": ({}, {"edge_drop": [1]}, r"edge_drop takes a list of names \(got \[1\]\)"),
+    "categories as a mapping": ({}, {"edge_categories": {"kind": 1}}, "takes a list of names"),
+    "time as a number": ({}, {"edge_time": 3}, r"edge_time takes a column name \(got 3\)"),
+    "a node column named like an aggregate": (
+        {},
+        {"nodes": {"amount (out, mean)": [1.0, 2.0, 3.0, 4.0]}},
+        r"'amount \(out, mean\)' of nodes has the name of an aggregate of edges.*drop=",
+    ),
+    "edge columns named like each other's aggregates": (
+        {"kind=card (share)": [1.0, 2.0, 3.0, 5.0], "kind": None},
+        {"directed": False},
+        None,
+    ),
+    "zero weights": ({"w": [0.0, 1, 2, 3]}, {"weight": "w"}, "weights must be finite and positive"),
+    "no edges": (
+        {"source": [], "target": [], "amount": [], "kind": []},
+        {"nodes": {"age": [1.0] * 4}},
+        "no attributes that can be used, and edges no edges",
+    ),
+    "unknown option": ({}, {"edge_dorp": ["kind"]}, "Unknown option of columns 'edge_dorp'.*drop"),
+}
+
+
+@pytest.mark.parametrize("case", BROKEN)
+def test_broken_columns_are_one_sentence(case):
+    edges, options, message = BROKEN[case]
+    if message is None:
+        assert read(edges, **options).num_features > 1
+        return
+    with pytest.raises(HPGMNError, match=message) as caught:
+        read(edges, **options)
+    assert "\n" not in str(caught.value)
+    assert caught.value.remedy is not None or "(got" in str(caught.value)
+
+
+LEFT_OUT = {
+    "lists": ({"amount": [[1], [2], [3], [4]]}, "amount", "of type list"),
+    "bytes": ({"amount": [b"1", b"2", b"3", b"4"]}, "amount", "of type binary"),
+    "durations": (
+        {"amount": [datetime.timedelta(number) for number in range(4)]},
+        "amount",
+        "of type duration",
+    ),
+    "times of day": ({"amount": [datetime.time(number) for number in range(4)]}, "amount", "time"),
+    "nothing": ({"amount": [None] * 4}, "amount", "empty"),
+    "one number": ({"amount": [7, 7, 7, 7]}, "amount", "constant"),
+    "one number and nothing": ({"amount": [7, 7, None, 7]}, "amount", "constant"),
+    "one word": ({"kind": ["card"] * 4}, "kind", "constant"),
+    "blank words": ({"kind": ["", " ", "NA", None]}, "kind", "empty"),
+    "three forms of dates": (MANY | {"when": THREE_FORMS}, "when", "dates not written as 2024-"),
+    "row numbers": (MANY | {"number": list(range(100))}, "number", "row numbers or ids"),
+    "ids": (MANY | {"code": [f"c{number}" for number in range(100)]}, "code", "row numbers or ids"),
+    "free text": (
+        MANY | {"note": [f"text {number % 90}" for number in range(100)]},
+        "note",
+        "free text or names",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", LEFT_OUT)
+def test_useless_columns_are_left_out_and_reported(case, caplog):
+    caplog.set_level("INFO")
+    edges, column, reason = LEFT_OUT[case]
+    graph = read(edges)
+    assert not [name for name in graph.feature_names if name.startswith(column)]
+    assert [line for line in caplog.messages if f"'{column}'" in line and reason in line]
+
+
+def test_booleans_and_missing_values_are_numbers():
+    graph = read({"paid": [True, None, False, True], "kind": [None, "card", None, "cash"]})
+    names = graph.feature_names.tolist()
+    assert "paid (out, mean)" in names
+    assert np.isfinite(graph.x).all()
+
+
+def test_a_million_words_are_hashed_if_they_repeat():
+    """As many as memory holds: the words are numbered, not one-hot encoded."""
+    count = 20_000
+    words = [f"w{number % 9_000}" for number in range(count)]
+    ends = {"source": ["a"] * count, "target": ["b", "c"] * (count // 2)}
+    names = read(ends | {"amount": None, "kind": words}).feature_names.tolist()
+    assert sum(name.startswith("kind#") for name in names) <= 64
+
+
+@pytest.mark.parametrize(
+    ("edges", "message"),
+    [
+        ({"amount": None}, "edges has no column 'amount', which the model was trained with"),
+        ({"amount": None, "kind": None}, "edges has no column 'amount', 'kind', which"),
+        ({"amount": ["much"]}, "column 'amount' holds 'much' in row 1, which is not a number"),
+        ({"amount": [INF]}, "1 number beyond"),
+        ({"kind": [[1]]}, "column 'kind' of type list.* cannot be read as text"),
+    ],
+)
+def test_later_tables_need_the_same_columns(edges, message):
+    new = {"source": ["e"], "target": ["a"], "amount": [1.0], "kind": ["card"]} | edges
+    kept = {name: own for name, own in new.items() if own is not None}
+    with pytest.raises(HPGMNError, match=message):
+        from_tables(LATER, kept, onto=read())
+
+
+def test_unknown_words_of_later_tables_are_reported(caplog):
+    caplog.set_level("INFO")
+    new = {"source": ["e", "e"], "target": ["a", "b"], "amount": [1, 2], "kind": ["gold", "card"]}
+    grown = from_tables(LATER, new, onto=read())
+    assert "column 'kind' holds 'gold', unknown when the model was trained" in caplog.text
+    assert aggregates_of(grown)["kind=card (out, share)"][4] == 1
+
+
+def test_uneven_weights_are_a_warning(caplog):
+    read({"amount": [0.01, 1.0, 2.0, 5000.0]}, weight="amount")
+    [warning] = caplog.messages
+    assert "range from 0.01 to 5e+03: few edges dominate" in warning
+    assert 'weight=""' in warning
+    caplog.clear()
+    read(weight="amount")
+    assert not caplog.messages
+
+
+def test_attributes_of_pyg_edges_are_aggregated():
+    torch = pytest.importorskip("torch")
+    from torch_geometric.data import Data
+
+    from hpgmn.graph import Graph
+
+    edges = torch.tensor([[0, 0, 1], [1, 2, 2]])
+    values = torch.tensor([[1.0, 5.0], [3.0, 6.0], [5.0, 9.0]])
+    plain = Data(torch.eye(3), edges, y=torch.tensor([0, 1, 0]))
+    graph = Graph.from_pyg(Data(torch.eye(3), edges, values, y=torch.tensor([0, 1, 0])))
+    np.testing.assert_array_equal(graph.x[:, :3], Graph.from_pyg(plain).x)
+    names = graph.feature_names.tolist()
+    assert names[:3] == ["x[0]", "x[1]", "x[2]"]
+    column = graph.x[:, names.index("edge_attr[0] (out, mean)")]
+    logs = np.log1p([2.0, 5.0])
+    expected = (np.append(logs, logs.mean()) - logs.mean()) / logs.std()
+    np.testing.assert_allclose(column, expected, rtol=1e-5, atol=1e-6)
+    with pytest.raises(HPGMNError, match=r"edge_attr must be finite numbers.*shape \(2, 2\)"):
+        Graph.from_pyg(Data(torch.eye(3), edges, values[:2]))
+
+
+def test_attributes_of_networkx_edges_are_aggregated():
+    networkx = pytest.importorskip("networkx")
+    from hpgmn.graph import Graph
+
+    network = networkx.DiGraph()
+    for name, age in zip("abcd", (1.0, 2.0, 3.0, 4.0), strict=True):
+        network.add_node(name, age=age)
+    rows = {name: EDGES[name][1:] for name in EDGES}
+    for source, target, amount, kind in zip(*rows.values(), strict=True):
+        network.add_edge(source, target, amount=amount, kind=kind)
+    graph = Graph.from_networkx(network)
+    expected = from_tables({name: NODES[name] for name in ("id", "age")}, rows)
+    assert graph.feature_names.tolist() == expected.feature_names.tolist()
+    np.testing.assert_allclose(graph.x, expected.x)
+    assert Graph.from_networkx(network, edge_drop=["amount", "kind"]).num_features == 1

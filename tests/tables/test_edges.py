@@ -8,7 +8,8 @@ import pytest
 from hpgmn.base.errors import GraphError
 from hpgmn.graph import Graph
 from hpgmn.graph.conversion import read_graph_tables
-from hpgmn.tables.columns import Columns, open_tables
+from hpgmn.tables.columns import open_tables
+from hpgmn.tables.options import Columns
 
 read_tables = partial(read_graph_tables, Graph)
 

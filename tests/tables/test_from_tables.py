@@ -13,7 +13,8 @@ from hpgmn.graph import from_networkx as any_network
 from hpgmn.graph import from_tables as any_tables
 from hpgmn.graph.conversion import read_graph_tables
 from hpgmn.graph.datasets import load
-from hpgmn.tables.columns import Columns, open_tables
+from hpgmn.tables.columns import open_tables
+from hpgmn.tables.options import Columns
 
 networkx = pytest.importorskip("networkx")
 from_tables = partial(any_tables, prepare=False)  # numbers as they are; what follows is prepared

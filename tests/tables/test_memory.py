@@ -11,8 +11,9 @@ import pytest
 from hpgmn.base.errors import GraphError, HPGMNError
 from hpgmn.graph import Graph
 from hpgmn.graph.conversion import read_graph_tables
-from hpgmn.tables.columns import Columns, open_tables
+from hpgmn.tables.columns import open_tables
 from hpgmn.tables.memory import read_networkx
+from hpgmn.tables.options import Columns
 from hpgmn.tables.sources import TEXT
 
 read_tables = partial(read_graph_tables, Graph)

@@ -47,7 +47,7 @@ def test_new_nodes_are_prepared_as_the_first_ones():
 @pytest.mark.parametrize(
     ("new", "message"),
     [
-        ({"age": [1]}, "nodes has no column 'region', which the model was trained with."),
+        ({"age": [1]}, "nodes has no column 'region', 'day', which the model was trained with."),
         (
             {"age": ["x"], "region": ["n"], "day": pa.nulls(1)},
             "column 'age' holds 'x' in row 1, which is not a number",

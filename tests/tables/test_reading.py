@@ -23,7 +23,8 @@ from hpgmn.graph.conversion import read_graph_tables
 from hpgmn.tables import edges as edge_reading
 from hpgmn.tables import reading, sources
 from hpgmn.tables.column_types import Degree
-from hpgmn.tables.columns import Columns, open_tables
+from hpgmn.tables.columns import open_tables
+from hpgmn.tables.options import Columns
 from hpgmn.tables.preparation import Preparation
 from hpgmn.tables.reading import EncodedWords, similar_names
 from hpgmn.tables.sources import canonical

@@ -49,7 +49,7 @@ def match_types(names: Sequence[str], known: Sequence[str], label: str) -> list[
             f"{list_names(known)}.",
             Remedy("Rename them") | "Leave out such edges",
         )
-    return [known.index(OTHER if name in unknown else name) for name in names]
+    return [known.index(name if name in known else OTHER) for name in names]
 
 
 def match_graph_types(graph: Any, known: Sequence[str]) -> list[int]:
@@ -59,7 +59,7 @@ def match_graph_types(graph: Any, known: Sequence[str]) -> list[int]:
         raise GraphError(
             f"The edges of graph '{graph.name}' have no types, but the model was trained on "
             f"{list_names(known)}.",
-            Remedy("Name the column of types", option="edge_type", flag="edge-type"),
+            Remedy("Name the column of types", option="edge_type"),
         )
     if names[MAX_TYPES - 1 :] == (OTHER,) and not set(names) <= set(known):
         raise GraphError(

@@ -92,7 +92,7 @@ class Remedy:
         feasible = [
             remedy
             for remedy in remedies
-            if remedy.option is None or re.split("[ /]", remedy._as_option())[0] not in without
+            if remedy.option is None or re.split("[ /]", remedy.as_option())[0] not in without
         ]
         remedies = feasible or [Remedy(remedy.action) for remedy in remedies]
         first, *others = (remedy._phrase(cli) for remedy in remedies)
@@ -106,12 +106,12 @@ class Remedy:
         action = self.action.rstrip(".")
         if self.command is not None:
             words = ["hpgmn", self.command]
-            words += [self._as_option()] if self.option is not None else []
+            words += [self.as_option()] if self.option is not None else []
             return f"{action} (`{' '.join(words)}`)"
         if self.setting is not None:
             return f"{action} ({self._as_setting() if cli else self._as_keyword(self.setting)})"
         if self.option is not None:
-            return f"{action} ({self._as_option() if cli else self._as_keyword(self.option)})"
+            return f"{action} ({self.as_option() if cli else self._as_keyword(self.option)})"
         return action
 
     def _as_keyword(self, name: str) -> str:
@@ -121,7 +121,8 @@ class Remedy:
         value = "..." if self.value is None else shlex.quote(format_setting(self.value))
         return f"--set {self.setting}={value}"
 
-    def _as_option(self) -> str:
+    def as_option(self) -> str:
+        """Return the option and its value as on the command line."""
         name = (self.flag or str(self.option)).replace("_", "-")
         if self.value is False and self.flag is None:
             return f"--no-{name}"

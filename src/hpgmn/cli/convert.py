@@ -12,7 +12,7 @@ from hpgmn.cli.console import say, step_progress
 from hpgmn.cli.options import column_options
 
 
-@column_options("categories", "split_by")
+@column_options("categories", "edge_drop", "edge_categories")
 def convert(
     tables: Annotated[
         Path,
@@ -39,7 +39,8 @@ def convert(
     from hpgmn.graph import Graph
     from hpgmn.graph.conversion import read_graph_tables
     from hpgmn.graph.files import check_target, graph_name, write_graph
-    from hpgmn.tables.columns import Columns, open_tables
+    from hpgmn.tables.columns import open_tables
+    from hpgmn.tables.options import Columns
 
     check_target(out, overwrite=overwrite)
     opened = open_tables(tables, Columns(**columns), nodes=nodes)

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from hpgmn.base.errors import HPGMNError, mean_and_deviation
-from hpgmn.base.files import write_text
+from hpgmn.base.files import write_error, write_text
 from hpgmn.cli.console import monitored, out, print_table, say
 
 _BASELINES = {
@@ -83,7 +83,10 @@ def write_bank(folder: Path, seed: int) -> None:
 
     for place, tomorrow in ((folder, False), (folder / "tomorrow", True)):
         pair = bank_transfers(seed, tomorrow=tomorrow)
-        place.mkdir(parents=True, exist_ok=True)
+        try:
+            place.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise write_error(place, error) from None
         for name, table in zip(("nodes.csv", "edges.csv"), pair, strict=True):
             text = io.StringIO()
             rows = zip(*table.values(), strict=True)

@@ -159,6 +159,23 @@ _COLUMNS: dict[str, Any] = {
             "--edge-category", help="Edge column of numbers to read as categories; may be repeated."
         ),
     ],
+    "edge_time": Annotated[
+        str | None,
+        typer.Option(
+            "--edge-time",
+            metavar="COLUMN",
+            help="The times of edges [the only edge column of dates]; '' for none.",
+        ),
+    ],
+    "as_of": Annotated[
+        str | None,
+        typer.Option(
+            "--as-of",
+            metavar="DATE",
+            help="Train on the edges up to this date; later ones are for tests and predictions "
+            "only [with --split-by time: the time of the newest validation node].",
+        ),
+    ],
     "split_by": Annotated[
         tuple[str, str] | None,
         typer.Option(

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 
 
 @column_options(
-    *("split", "drop", "categories", "edge_drop", "edge_categories", "split_by", "directed", "task")
+    *("split", "drop", "categories", "edge_drop", "edge_categories", "edge_time", "as_of"),
+    *("split_by", "directed", "task"),
 )
 def predict(
     run: RunFolder,
@@ -55,6 +56,16 @@ def predict(
         str | None,
         typer.Option(metavar="CLASS", help="The class of --top [the positive one of two]."),
     ] = None,
+    coverage: Annotated[
+        float | None,
+        typer.Option(
+            help="Add the smallest set of classes that holds the true one with this probability, "
+            "such as 0.9; for runs of `hpgmn train --conformal`."
+        ),
+    ] = None,
+    by_class: Annotated[
+        bool, typer.Option("--by-class", help="Hold --coverage for the nodes of each class.")
+    ] = False,
     add: Add = False,
     only_new: Annotated[
         bool | None,
@@ -93,6 +104,8 @@ def predict(
         top=top,
         of=of,
         all_nodes=only_new is False,
+        coverage=coverage,
+        by_class=by_class,
     )
     predictions.write(out_file)
     if predictions.of is not None:
@@ -105,6 +118,8 @@ def predict(
     empty = sum(label is None for label in predictions.labels)
     left_out = f", {empty:,} below {min_confidence:g} left empty" if min_confidence else ""
     seeds = count_noun(predictions.seeds, "member" if opened.spec.model == "ensemble" else "seed")
+    if predictions.sets is not None:
+        left_out += f", {predictions.sets.sum(axis=1).mean():.2f} classes per set"
     say(f"{nodes}, split {predictions.split}, {seeds}{left_out}: {out_file}")
 
 

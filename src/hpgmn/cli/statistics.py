@@ -11,17 +11,20 @@ import typer
 from hpgmn.base.errors import HPGMNError, Remedy, SettingError
 from hpgmn.base.files import atomic_write
 from hpgmn.cli.console import say
-from hpgmn.cli.options import GraphSource, Settings
+from hpgmn.cli.options import GraphSource, Settings, column_options
 
 
+@column_options()
 def statistics(
     graph: GraphSource,
+    *,
     out_file: Annotated[Path, typer.Option("--out", help="FILE.npz.")],
     labels: Annotated[
         str,
         typer.Option(help="true: the labels of the graph; estimated: pseudo-labels of split 0."),
     ] = "true",
     set_: Settings = None,
+    columns: dict[str, Any],
 ) -> None:
     """The local statistics of every node as arrays: class_counts, class_means, diffusion.
 
@@ -46,7 +49,7 @@ def statistics(
         raise HPGMNError(
             f"The folder {out_file.parent} does not exist.", "Create it, or choose another --out."
         )
-    loaded = load(graph)
+    loaded = load(graph, **columns, log=say)
     paper = read_config("paper")["settings"]
     plain_keys = {info.name for info in dataclasses.fields(StatisticsSettings)}
     # The paper's definitions, unscaled; only the label estimator is the dataset's own.

@@ -72,6 +72,14 @@ def train(
     positive: Positive = None,
     calibration: Calibration = None,
     threshold: Threshold = None,
+    conformal: Annotated[
+        bool | None,
+        typer.Option(
+            "--conformal",
+            help="Reserve half of the validation nodes for the prediction sets of `hpgmn predict "
+            "--coverage`: they select nothing [no].",
+        ),
+    ] = None,
     device: Annotated[str | None, typer.Option(help="auto, cpu or cuda [auto].")] = None,
     deterministic: Deterministic = None,
     out_folder: Annotated[
@@ -151,6 +159,7 @@ def train(
         "positive": positive,
         "calibrate": calibration,
         "threshold": threshold,
+        "conformal": conformal,
         "deterministic": deterministic,
         "settings": parse_assignments(set_ or []),
         "columns": columns,

@@ -21,6 +21,7 @@ from hpgmn.cli.options import (
     Protocol,
     Seeds,
     check_engine,
+    column_options,
     open_engine,
     refuse_url,
 )
@@ -31,8 +32,10 @@ if TYPE_CHECKING:
 _SHOWN = 10  # lines of importance
 
 
+@column_options()
 def tune(
     graph: GraphSource,
+    *,
     trials: Annotated[int, typer.Option(help="Trials in total; 0 shows the results of a study.")],
     study: Annotated[
         Path,
@@ -89,6 +92,7 @@ def tune(
         ),
     ] = None,
     as_json: Json = False,
+    columns: dict[str, Any],
 ) -> None:
     """Search settings by validation score; the study file keeps every trial.
 
@@ -112,6 +116,7 @@ def tune(
         "deterministic": deterministic,
         "pruning": pruning,
         "timeout": timeout,
+        "columns": columns,
     }
     if trials == 0:
         _print(search(graph, 0, **options).content, as_json)

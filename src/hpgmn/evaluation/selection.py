@@ -43,7 +43,8 @@ def select_weights(
         labels: (V,) their labels.
         balanced: whether every class counts alike in the loss, as in balanced accuracy.
         rounds: candidates added in one selection.
-        bags: selections that are averaged; 0 for one among all candidates.
+        bags: selections that are averaged; 0, and of targets always, one among all candidates:
+            squared errors of hundreds of nodes tell candidates apart.
 
     Returns:
         (K,) weights that add up to one.
@@ -51,10 +52,10 @@ def select_weights(
     if balanced:  # as many nodes of each class as the largest has, its own again and again
         labels, nodes = _repeat_rare_classes(labels)
         log_probabilities = log_probabilities[:, torch.from_numpy(nodes)]
-    logs, truth = log_probabilities, torch.from_numpy(labels)
-    if logs.shape[-1] > 1:  # no targets
-        logs = log_softmax(logs.float(), dim=-1)
-    count = len(logs)
+    truth, count = torch.from_numpy(labels), len(log_probabilities)
+    if log_probabilities.shape[-1] == 1:
+        return _greedy(log_probabilities, truth, rounds)
+    logs = log_softmax(log_probabilities.float(), dim=-1)
     if not bags or count < 3:
         return _greedy(logs, truth, rounds)
     random, bag_weights = np.random.default_rng(0), np.zeros((bags, count))
@@ -80,10 +81,7 @@ def _not_far_behind(weights: Array, logs: Tensor, labels: Tensor) -> Array:
     losses = []
     for row in weights:
         mixed = torch.tensordot(torch.from_numpy(row).to(logs.dtype), logs, 1)
-        if mixed.shape[-1] == 1:
-            losses.append(_node_losses(mixed[None], labels)[0].double().numpy())
-        else:
-            losses.append(cross_entropy(mixed, labels, reduction="none").double().numpy())
+        losses.append(cross_entropy(mixed, labels, reduction="none").double().numpy())
     per_node = np.stack(losses)
     excess = per_node - per_node[per_node.mean(axis=1).argmin()]
     error = excess.std(axis=1) / math.sqrt(max(len(labels), 1))

@@ -22,8 +22,9 @@ from torch import Tensor
 
 from hpgmn.base.errors import HPGMNError
 from hpgmn.base.sparse import scale_attributes
+from hpgmn.base.tasks import target_scale
 from hpgmn.explain.explanation import ColumnEffect
-from hpgmn.explain.replicas import ReplicaView, mean_log_probabilities, shapley_values
+from hpgmn.explain.replicas import ReplicaView, mean_outputs, shapley_values
 from hpgmn.graph import Array, Graph
 from hpgmn.models.layers import RowModel
 from hpgmn.models.stage import logits
@@ -187,9 +188,11 @@ class OwnAttributes:
             ]
 
     def log_odds(self, index: int, label: int, rows: Array) -> Array:
-        """Return (B,) the log-odds of a class for the node at an index with rows (B, F)."""
+        """Return (B,) the log-odds of a class, or the target, of the node with rows (B, F)."""
         parts = [self._logits(number, index, rows) for number in range(len(self.replicas))]
-        logs = mean_log_probabilities(self.replicas, torch.stack(parts)).double()
+        logs = mean_outputs(self.replicas, torch.stack(parts)).double()
+        if self.replicas[0].is_regression:
+            return np.asarray(logs[:, 0].cpu().numpy())
         others = torch.cat([logs[:, :label], logs[:, label + 1 :]], dim=1)
         return np.asarray((logs[:, label] - others.logsumexp(dim=1)).cpu().numpy())
 
@@ -198,7 +201,7 @@ class OwnAttributes:
         replica, node = self.replicas[number], int(self.nodes[index])
         model: Any = replica.stage.model
         if replica.columns:
-            return torch.from_numpy(model.logits_with_attributes(0, node, rows))
+            return replica.values(torch.from_numpy(model.logits_with_attributes(0, node, rows)))
         if self.needs_passes:
             return torch.stack([_pass(replica, node, row) for row in rows])
         scaled = scale_attributes(rows, replica.task.settings[0].attributes_scaling)
@@ -212,8 +215,7 @@ class OwnAttributes:
             same = torch.full((1, len(rows)), node, device=replica.task.device)
             inputs = {name: value.some(same) for name, value in replica.stage.inputs.items()}
         with torch.no_grad():
-            found: Tensor = model(inputs | {"attributes": attributes}).logits[0]
-        return found
+            return replica.values(model(inputs | {"attributes": attributes}).logits[0])
 
 
 def _pass(replica: ReplicaView, node: int, row: Array) -> Tensor:
@@ -336,7 +338,8 @@ def column_statistics(replica: ReplicaView) -> list[str]:
 def column_contributions(replicas: Sequence[ReplicaView], nodes: Array, labels: Array) -> Array:
     """Return (n, W) contributions of the columns to the log-odds of a class, mean of the replicas.
 
-    Log-odds are the score of the class minus the mean score of the others.
+    Log-odds are the score of the class minus the mean score of the others. Of a regression they are
+    contributions to the target.
 
     Args:
         nodes: (n,) positions.
@@ -346,6 +349,9 @@ def column_contributions(replicas: Sequence[ReplicaView], nodes: Array, labels: 
     for replica in replicas:
         model: Any = replica.stage.model
         scores = model.contributions(0, nodes)[..., :-1]  # (n, trees, W)
+        if replica.is_regression:
+            total = total + scores[:, 0] * target_scale(replica.task.reference_labels)[1]
+            continue
         if scores.shape[1] == 1:  # of two classes
             total = total + np.where(labels == 1, 1.0, -1.0)[:, None] * scores[:, 0]
             continue

@@ -1,6 +1,8 @@
-"""Descriptions of statistics and neighbours in plain words."""
+"""Explanations in words: descriptions of statistics, notes, and layout as text and HTML."""
 
 from __future__ import annotations
+
+from html import escape
 
 STATISTICS = {
     "attributes": "its own attributes",
@@ -15,6 +17,8 @@ STATISTICS = {
     "neighbor_adjacency": "which nodes its neighbours are linked to",
     "hops": "the mean attributes some steps away",
     "message_passing": "messages along its edges",
+    "target_means": "the targets of its neighbours",
+    "neighbor_target_means": "the targets two steps away",
 }
 """A description of each statistic."""
 
@@ -34,3 +38,39 @@ def describe_statistic(name: str) -> str:
     """
     base, separator, edge_type = name.partition(" (")
     return f"{STATISTICS[base]}{separator}{edge_type}"
+
+
+NEIGHBORS_NOTE = (
+    "Points of a neighbour: probability with it minus without it, its edges to the node removed "
+    "and all pseudo-labels unchanged."
+)
+RERUN_NOTE = (
+    "Points of a neighbour: probability with it minus without it, the model run again on the graph "
+    "without its edges to the node."
+)
+
+Section = tuple[str, list[tuple[str, str]]]
+"""A heading with its rows, for text and HTML."""
+
+
+def as_text(summary: str, sections: list[Section], endings: list[str]) -> str:
+    """Lay out an explanation as plain text."""
+    lines = [summary]
+    for heading, rows in sections:
+        lines += ["", f"{heading}:"]
+        width = max(len(left) for left, _ in rows)
+        lines += [f"  {left:<{width}}  {right}".rstrip() for left, right in rows]
+    return "\n".join([*lines, "", *endings] if endings else lines)
+
+
+def as_html(summary: str, sections: list[Section], endings: list[str]) -> str:
+    """Lay out an explanation as HTML."""
+    parts = [f"<p>{escape(summary)}</p>"]
+    for heading, rows in sections:
+        body = "".join(
+            f'<tr><th scope="row">{escape(left)}</th><td>{escape(right)}</td></tr>'
+            for left, right in rows
+        )
+        parts.append(f"<table><caption>{escape(heading)}</caption><tbody>{body}</tbody></table>")
+    parts += [f"<p>{escape(line)}</p>" for line in endings]
+    return f'<div class="hpgmn-explanation">{"".join(parts)}</div>'

@@ -7,9 +7,10 @@ from typing import Any
 
 import torch
 
+from hpgmn.base.calibration import predicted_classes
 from hpgmn.explain.explanation import EnsembleExplanation, MemberVote
 from hpgmn.explain.model import explain_model
-from hpgmn.explain.node import explain_node, find_node
+from hpgmn.explain.node import explain_node, find_node, outcome
 from hpgmn.explain.replicas import by_name, node_id
 from hpgmn.graph import Graph
 from hpgmn.training.ensemble import SavedEnsemble
@@ -43,20 +44,25 @@ def explain_ensemble(
         name: model.mean_probabilities(graph, device, shared=shared)[position].numpy()
         for name, model in members.items()
     }
-    own = {name: int(chance.argmax()) for name, chance in chances.items()}
+    own = {name: outcome(chance, names) for name, chance in chances.items()}
     probabilities = ensemble.mean_probabilities(graph, device)[position].numpy()
-    label = int(probabilities.argmax())
-    explained = min(order, key=lambda name: own[name] != label)
+    label = 0
+    if names:
+        label = int(predicted_classes(probabilities[None], ensemble.mean_calibration[0])[0])
+    prediction = outcome(probabilities, names, label)
+    explained = min(order, key=lambda name: own[name] != prediction) if names else order[0]
     return EnsembleExplanation(
         members=tuple(
             replace(
-                vote, prediction=names[own[vote.name]], probability=float(chances[vote.name][label])
+                vote,
+                prediction=own[vote.name],
+                probability=float(chances[vote.name][label]) if names else None,
             )
             for vote in votes
         ),
         explained=explained,
         explanation=explain_node(members[explained], graph, node, device=device),
         node=node_id(graph, position),
-        prediction=names[label],
-        probabilities=by_name(names, probabilities),
+        prediction=prediction,
+        probabilities=by_name(names, probabilities) if names else {},
     )

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Sized
 from dataclasses import dataclass, field
-from html import escape
 from typing import Any
 
 from hpgmn.base.errors import count_noun
-from hpgmn.explain.descriptions import DIRECTIONS, describe_statistic
+from hpgmn.explain.descriptions import DIRECTIONS, Section, as_html, as_text, describe_statistic
 
 _SHOWN = 8  # rows of a long list in text and HTML; JSON has all
 
@@ -24,13 +24,15 @@ SHARES_NOTE = (
     "the mean encoding of the train nodes."
 )
 
+TARGETS_NOTE = (
+    "Contributions are in the unit of the target: Shapley values of the predicted number against "
+    "the mean train node; for a neighbour, the prediction with it minus that without it."
+)
+
 COLUMNS_NOTE = (
     "Contributions are Shapley values (TreeSHAP) of the log-odds of the class against the mean of "
     "the other classes, before calibration."
 )
-
-Section = tuple[str, list[tuple[str, str]]]
-"""A heading with its rows, for text and HTML."""
 
 
 @dataclass(frozen=True)
@@ -109,8 +111,8 @@ class Explanation:
 
     Attributes:
         node: its id.
-        prediction: the class.
-        probabilities: of every class.
+        prediction: the class; of a regression the number, and all effects are in its unit.
+        probabilities: of every class; empty for a regression.
         label: the train label, if it has one.
         statistics: Shapley value of each statistic for the log-probability of the class, the
             largest first; empty for models without statistics.
@@ -151,11 +153,12 @@ class Explanation:
     @property
     def summary(self) -> str:
         """The prediction and its main reasons."""
-        probability = self.probabilities[self.prediction]
-        text = f"Node {self.node}: '{self.prediction}' ({100 * probability:.0f} %)."
-        positive = [(name, value) for name, value in self.statistics.items() if value > 0]
-        if positive:
-            reasons = [f"{describe_statistic(n)} ({value:+.2f})" for n, value in positive[:2]]
+        text = f"Node {self.node}: {_outcome(self.prediction, self.probabilities)}."
+        largest = [pair for pair in self.statistics.items() if pair[1] > 0]
+        if not self.probabilities:  # a number may be low for a reason
+            largest = sorted(self.statistics.items(), key=lambda pair: -abs(pair[1]))
+        if largest:
+            reasons = [f"{describe_statistic(n)} ({self._signed(v)})" for n, v in largest[:2]]
             text += f" Main reasons: {', '.join(reasons)}."
         elif self.statistics:
             text += " No statistic supports it more than that of an average train node."
@@ -166,17 +169,19 @@ class Explanation:
     def _sections(self) -> list[Section]:
         sections: list[Section] = []
         if self.statistics:
-            heading = "Contribution to the log-odds"
-            if self.baseline is not None:
+            heading = f"Contribution to the {self._explained}"
+            if self.baseline is not None and self.probabilities:
                 start = f"{100 * math.exp(self.baseline):.0f} %"
                 heading = f"Contribution to the log-probability (mean train node: {start})"
+            elif self.baseline is not None:
+                heading += f" (mean train node: {self.baseline:.4g})"
             shares = {describe_statistic(name): share for name, share in self.statistics.items()}
-            sections.append((heading, _signed_rows(shares)))
+            sections.append((heading, self._signed_rows(shares)))
         if self.columns:
             largest = sorted(self.columns, key=lambda name: -abs(self.columns[name]))[:_SHOWN]
             shown = {name: value for name, value in self.columns.items() if name in largest}
             heading = f"Contribution of columns, the {len(shown)} largest of {len(self.columns)}"
-            sections.append((heading, _signed_rows(shown)))
+            sections.append((heading, self._signed_rows(shown)))
         if self.column_effects:
             sections.append(self.column_section(SHOWN_COLUMNS))
         if self.patterns:
@@ -184,23 +189,34 @@ class Explanation:
             sections.append(("Attention to memory patterns", rows))
         if self.neighbors:
             rows = [
-                (_with_class(neighbor), _points(neighbor.support))
-                for neighbor in _extremes(self.neighbors)
+                (_with_class(one), (_points if self.probabilities else self._signed)(one.support))
+                for one in _extremes(self.neighbors)
             ]
-            count = len(self.neighbors)
-            more = f", {len(rows)} of {count}" if count > len(rows) else ""
-            sections.append((f"Effect of each neighbour on the probability{more}", rows))
+            what = "probability" if self.probabilities else self._explained
+            more = _shown_of(rows, self.neighbors)
+            sections.append((f"Effect of each neighbour on the {what}{more}", rows))
         return sections
+
+    @property
+    def _explained(self) -> str:
+        return "log-odds" if self.probabilities else "predicted number"
+
+    def _signed(self, value: float) -> str:
+        if not self.probabilities:
+            return f"{value:+.3g}"
+        return f"{value:+.2f}" if abs(value) >= 5e-3 else "0.00"
+
+    def _signed_rows(self, values: dict[str, float]) -> list[tuple[str, str]]:
+        return [(name, self._signed(value)) for name, value in values.items()]
 
     def column_section(self, most: int | None = None) -> Section:
         """Return the effects of the node's own columns."""
         rows = []
         for column in self.column_effects[:most]:
-            error = f" ± {column.error:.2f}" if column.error else ""
-            rows.append((str(column), f"{column.effect:+.2f}{error}"))
-        count = len(self.column_effects)
-        more = f", {len(rows)} of {count}" if count > len(rows) else ""
-        return f"Contribution of its own columns to the log-odds{more}", rows
+            error = f" ± {self._signed(column.error)[1:]}" if column.error else ""
+            rows.append((str(column), self._signed(column.effect) + error))
+        more = _shown_of(rows, self.column_effects)
+        return f"Contribution of its own columns to the {self._explained}{more}", rows
 
     def _endings(self) -> list[str]:
         removals = {r.neighbors: r for r in (self.turning, self.without) if r is not None}
@@ -208,10 +224,10 @@ class Explanation:
         return [*lines, *self.notes]
 
     def __str__(self) -> str:
-        return _as_text(self.summary, self._sections(), self._endings())
+        return as_text(self.summary, self._sections(), self._endings())
 
     def _repr_html_(self) -> str:
-        return _as_html(self.summary, self._sections(), self._endings())
+        return as_html(self.summary, self._sections(), self._endings())
 
 
 @dataclass(frozen=True)
@@ -250,6 +266,7 @@ class ModelExplanation:
     label_next: tuple[LabelCandidate, ...]
     notes: tuple[str, ...]
     columns: dict[str, float] = field(default_factory=dict)
+    is_regression: bool = False
 
     def as_dict(self) -> dict[str, Any]:
         """Return every value, for JSON."""
@@ -269,9 +286,10 @@ class ModelExplanation:
 
     def _sections(self) -> list[Section]:
         sections: list[Section] = []
+        form = ".3g" if self.is_regression else ".2f"
         if self.statistics:
             rows = [
-                (describe_statistic(name).replace("it has", "a node has"), f"{value:.2f}")
+                (describe_statistic(name).replace("it has", "a node has"), f"{value:{form}}")
                 for name, value in self.statistics.items()
             ]
             heading = f"Mean absolute contribution over {self.sampled} nodes"
@@ -299,9 +317,11 @@ class ModelExplanation:
 
     def column_section(self, most: int | None = None) -> Section:
         """Return the importance of columns."""
-        rows = [(name, f"{size:.2f}") for name, size in list(self.columns.items())[:most]]
-        more = f", {len(rows)} of {len(self.columns)}" if len(self.columns) > len(rows) else ""
-        return f"Mean absolute contribution of own columns to the log-odds{more}", rows
+        form = ".3g" if self.is_regression else ".2f"
+        rows = [(name, f"{size:{form}}") for name, size in list(self.columns.items())[:most]]
+        what = "predicted number" if self.is_regression else "log-odds"
+        more = _shown_of(rows, self.columns)
+        return f"Mean absolute contribution of own columns to the {what}{more}", rows
 
     def _distinct(self) -> list[Pattern]:
         """Return the used patterns, of redundant ones only the most used."""
@@ -314,10 +334,10 @@ class ModelExplanation:
         return distinct
 
     def __str__(self) -> str:
-        return _as_text(self.summary, self._sections(), list(self.notes))
+        return as_text(self.summary, self._sections(), list(self.notes))
 
     def _repr_html_(self) -> str:
-        return _as_html(self.summary, self._sections(), list(self.notes))
+        return as_html(self.summary, self._sections(), list(self.notes))
 
 
 @dataclass(frozen=True)
@@ -367,12 +387,11 @@ class EnsembleExplanation:
         count = count_noun(len(self.members), "member")
         if self.prediction is None:
             return f"Ensemble of {count}."
-        chance = 100 * self.probabilities[self.prediction]
+        text = f"Node {self.node}: {_outcome(self.prediction, self.probabilities)}"
+        if not self.probabilities:
+            return f"{text}, the weighted mean of {count}."
         agree = sum(member.prediction == self.prediction for member in self.members)
-        return (
-            f"Node {self.node}: '{self.prediction}' ({chance:.0f} %), predicted by {agree} of "
-            f"{count}."
-        )
+        return f"{text}, predicted by {agree} of {count}."
 
     def _sections(self) -> list[Section]:
         rows = []
@@ -385,7 +404,7 @@ class EnsembleExplanation:
                 facts += f", predicts '{member.prediction}'"
             rows.append((f"{member.name}{model}", facts))
         heading = "Members"
-        if self.prediction is not None:
+        if self.probabilities:
             heading += f", and the probability each gives to '{self.prediction}'"
         return [(heading, rows)]
 
@@ -393,11 +412,11 @@ class EnsembleExplanation:
         return [f"The member '{self.explained}' in detail:"]
 
     def __str__(self) -> str:
-        text = _as_text(self.summary, self._sections(), self._ending())
+        text = as_text(self.summary, self._sections(), self._ending())
         return f"{text}\n\n{self.explanation}"
 
     def _repr_html_(self) -> str:
-        html = _as_html(self.summary, self._sections(), self._ending())
+        html = as_html(self.summary, self._sections(), self._ending())
         return html + self.explanation._repr_html_()
 
 
@@ -407,14 +426,19 @@ def columns_text(explanation: Explanation | ModelExplanation | EnsembleExplanati
         return columns_text(explanation.explanation)
     heading, rows = explanation.column_section()
     if not rows:
-        return _as_text(explanation.summary, [], list(explanation.notes))
-    return _as_text(explanation.summary, [(heading, rows)], [])
+        return as_text(explanation.summary, [], list(explanation.notes))
+    return as_text(explanation.summary, [(heading, rows)], [])
 
 
-def _signed_rows(values: dict[str, float]) -> list[tuple[str, str]]:
-    return [
-        (name, f"{value:+.2f}" if abs(value) >= 5e-3 else "0.00") for name, value in values.items()
-    ]
+def _outcome(prediction: str, probabilities: dict[str, float]) -> str:
+    """Return a class with its probability, or the number of a regression."""
+    if not probabilities:
+        return prediction
+    return f"'{prediction}' ({100 * probabilities[prediction]:.0f} %)"
+
+
+def _shown_of(rows: Sized, every: Sized) -> str:
+    return f", {len(rows)} of {len(every)}" if len(every) > len(rows) else ""
 
 
 def _extremes(neighbors: tuple[Neighbor, ...]) -> list[Neighbor]:
@@ -462,26 +486,4 @@ def _without_line(removal: Without) -> str:
     names = ", ".join(removal.neighbors[:_SHOWN])
     if len(removal.neighbors) > _SHOWN:
         names += f" and {len(removal.neighbors) - _SHOWN} more"
-    probability = 100 * removal.probabilities[removal.prediction]
-    return f"Without {names}: '{removal.prediction}' ({probability:.0f} %)."
-
-
-def _as_text(summary: str, sections: list[Section], endings: list[str]) -> str:
-    lines = [summary]
-    for heading, rows in sections:
-        lines += ["", f"{heading}:"]
-        width = max(len(left) for left, _ in rows)
-        lines += [f"  {left:<{width}}  {right}".rstrip() for left, right in rows]
-    return "\n".join([*lines, "", *endings] if endings else lines)
-
-
-def _as_html(summary: str, sections: list[Section], endings: list[str]) -> str:
-    parts = [f"<p>{escape(summary)}</p>"]
-    for heading, rows in sections:
-        body = "".join(
-            f'<tr><th scope="row">{escape(left)}</th><td>{escape(right)}</td></tr>'
-            for left, right in rows
-        )
-        parts.append(f"<table><caption>{escape(heading)}</caption><tbody>{body}</tbody></table>")
-    parts += [f"<p>{escape(line)}</p>" for line in endings]
-    return f'<div class="hpgmn-explanation">{"".join(parts)}</div>'
+    return f"Without {names}: {_outcome(removal.prediction, removal.probabilities)}."

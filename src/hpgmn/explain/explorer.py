@@ -37,6 +37,7 @@ from hpgmn.explain.replicas import (
     missing_notes,
     node_id,
     players,
+    predicted_labels,
     shapley_values,
     subset_values,
 )
@@ -82,7 +83,7 @@ def explorer_data(
         first: ids of nodes to list before the sample.
     """
     probabilities = mean_probabilities(replicas)
-    predicted = probabilities.argmax(axis=1)
+    predicted = predicted_labels(replicas, probabilities)
     sample = sample_nodes(predicted, labels, roles == "train")
     order = _move_to_front(sample, first, replicas[0].graph)[: _num_listed(replicas)]
     attention = replicas[0].attention
@@ -153,7 +154,7 @@ def _row(replicas: Sequence[ReplicaView], node: int, probabilities: Array) -> di
     near = neighbors_of(replicas, node)
     return {
         "node": node,
-        "prediction": int(probabilities.argmax()),
+        "prediction": int(predicted_labels(replicas, probabilities[None])[0]),
         "probabilities": _round(probabilities),
         "degree": int(near.size),
         "neighbors": near[:DRAWN].tolist(),
@@ -188,8 +189,9 @@ def _add_support(
         near = support.neighbors[shown]
         row["neighbors"], row["edges"] = near.tolist(), _edges(replicas[0], node, near)
         row["support"] = _round(support.support[shown])
-        row["without"] = _without(support.neighbors[: support.removed], support.without)
-        row["turning"] = None if turned is None else _without(*turned)
+        removed = support.neighbors[: support.removed]
+        row["without"] = _without(replicas, removed, support.without)
+        row["turning"] = None if turned is None else _without(replicas, *turned)
         row["notes"] = node_notes(replicas, support)
 
 
@@ -215,10 +217,12 @@ def _seconds(replicas: Sequence[ReplicaView], degree: int) -> float:
     return cost
 
 
-def _without(removed: Array, probabilities: Array) -> dict[str, Any] | None:
+def _without(
+    replicas: Sequence[ReplicaView], removed: Array, probabilities: Array
+) -> dict[str, Any] | None:
     if not removed.size:
         return None
-    best = int(probabilities.argmax())
+    best = int(predicted_labels(replicas, probabilities[None])[0])
     return {
         "neighbors": removed.tolist(),
         "prediction": best,

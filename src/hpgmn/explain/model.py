@@ -19,7 +19,13 @@ from hpgmn.explain.columns import (
     column_statistics,
     sum_by_statistic,
 )
-from hpgmn.explain.explanation import COLUMNS_NOTE, LabelCandidate, ModelExplanation, Pattern
+from hpgmn.explain.explanation import (
+    COLUMNS_NOTE,
+    TARGETS_NOTE,
+    LabelCandidate,
+    ModelExplanation,
+    Pattern,
+)
 from hpgmn.explain.replicas import (
     REDUNDANT_FROM,
     UNUSED_BELOW,
@@ -32,6 +38,7 @@ from hpgmn.explain.replicas import (
     node_id,
     open_replicas,
     players,
+    predicted_labels,
     shapley_values,
     subset_values,
 )
@@ -110,12 +117,14 @@ def _explanation(
     sample: int = SAMPLE,
 ) -> ModelExplanation:
     first, probabilities = replicas[0], mean_probabilities(replicas)
-    columns, notes = column_importance(replicas, *_sample_nodes(probabilities, sample))
+    columns, notes = column_importance(replicas, *_sample_nodes(replicas, probabilities, sample))
     notes = ([COLUMNS_NOTE] if first.columns else []) + notes + missing_notes(replicas)
     patterns: tuple[Pattern, ...] = ()
     redundant: tuple[tuple[int, ...], ...] = ()
     unused: tuple[int, ...] = ()
-    if first.attention is not None:
+    if first.is_regression:
+        notes = [TARGETS_NOTE]
+    elif first.attention is not None:
         description = describe_patterns(first, probabilities)
         patterns = tuple(
             description.explanation(first.graph, k, float(description.usage[k]), names)
@@ -126,7 +135,7 @@ def _explanation(
             f"Unused: mean attention below {UNUSED_BELOW:g}/K. Redundant: patterns whose attention "
             f"correlates pairwise, over the nodes, by at least {REDUNDANT_FROM:g}."
         )
-    ranking = _label_next(replicas, probabilities, candidates, names)
+    ranking = () if first.is_regression else _label_next(replicas, probabilities, candidates, names)
     return ModelExplanation(
         model=first.entry.name,
         statistics=_mean_sizes(first, shares) if shares.size else {},
@@ -137,14 +146,17 @@ def _explanation(
         label_next=ranking,
         notes=(*notes, LABEL_NOTE) if ranking else tuple(notes),
         columns=columns,
+        is_regression=first.is_regression,
     )
 
 
-def _sample_nodes(probabilities: Array, sample: int) -> tuple[Array, Array]:
+def _sample_nodes(
+    replicas: Sequence[ReplicaView], probabilities: Array, sample: int
+) -> tuple[Array, Array]:
     """Draw nodes with seed 0; return their positions and predicted classes."""
     count = min(sample, probabilities.shape[0])
     nodes = np.random.default_rng(0).choice(probabilities.shape[0], count, replace=False)
-    return nodes, probabilities[nodes].argmax(axis=1)
+    return nodes, predicted_labels(replicas, probabilities[nodes])
 
 
 def _sample_shares(
@@ -158,7 +170,7 @@ def _sample_shares(
     """
     if not replicas[0].reads_statistics and not replicas[0].columns:
         return np.empty(0, np.int64), np.empty((0, 0))
-    nodes, labels = _sample_nodes(probabilities, sample)
+    nodes, labels = _sample_nodes(replicas, probabilities, sample)
     if replicas[0].columns:
         columns = column_contributions(replicas, nodes, labels)
         return labels, sum_by_statistic(replicas[0], columns)
@@ -199,7 +211,7 @@ def _label_next(
     return tuple(
         LabelCandidate(
             node=node_id(graph, v),
-            prediction=names[int(probabilities[v].argmax())],
+            prediction=names[predicted_labels(replicas, probabilities[[v]])[0]],
             entropy=float(uncertainty[v]),
             degree=int(degrees[v]),
         )

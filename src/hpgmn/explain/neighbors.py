@@ -23,13 +23,20 @@ from torch import Tensor
 from hpgmn.base.errors import HPGMNError
 from hpgmn.base.randomness import signs
 from hpgmn.base.sparse import SparseMatrix, inverse_or_zero, scale_attributes, transition
-from hpgmn.explain.replicas import ReplicaView, mean_log_probabilities, mean_probabilities
+from hpgmn.explain.descriptions import NEIGHBORS_NOTE, RERUN_NOTE
+from hpgmn.explain.replicas import (
+    ReplicaView,
+    mean_probabilities,
+    predicted_labels,
+    probabilities_of,
+)
 from hpgmn.graph import Array, Graph
 from hpgmn.graph.edges import sorted_csr
 from hpgmn.models.stage import logits
 from hpgmn.statistics import Statistic, averaged_statistic, base_name
 from hpgmn.statistics.labelwise import FactoredMeans, class_counts, class_means, scale_counts
 from hpgmn.statistics.operators import DenseRows, NeighborMean, ReplicaRows, SparseRows
+from hpgmn.statistics.targets import target_means
 
 RERUNS = 50
 """Most neighbours for which a whole graph is read again."""
@@ -45,15 +52,6 @@ _SETS = 8  # of them evaluated at once
 _ENTRIES = 2**20  # neighbours times sets held at once
 _NUMBERS = 2**24  # numbers of dense rows held at once
 _EXACT = 1e-9  # truncation error of the series that replaces an inverse
-
-NEIGHBORS_NOTE = (
-    "Points of a neighbour: probability with it minus without it, its edges to the node removed "
-    "and all pseudo-labels unchanged."
-)
-RERUN_NOTE = (
-    "Points of a neighbour: probability with it minus without it, the model run again on the graph "
-    "without its edges to the node."
-)
 
 
 @dataclass(frozen=True, eq=False)
@@ -146,7 +144,7 @@ def turning_point(
     for first in range(1, most + 1, _SETS):
         sets = [support.neighbors[:k] for k in range(first, min(first + _SETS, most + 1))]
         probabilities = probabilities_without(replicas, node, sets)
-        turned = np.flatnonzero(probabilities.argmax(axis=1) != label)
+        turned = np.flatnonzero(predicted_labels(replicas, probabilities) != label)
         if turned.size:
             return sets[turned[0]], probabilities[turned[0]]
     return None
@@ -171,7 +169,7 @@ def probabilities_without(
         outputs = torch.stack(
             [torch.stack([_rerun(replica, node, gone) for gone in removed]) for replica in replicas]
         )
-    return np.asarray(mean_log_probabilities(replicas, outputs).exp().cpu().numpy())
+    return probabilities_of(replicas, outputs)
 
 
 def _from_statistics(
@@ -192,7 +190,7 @@ def _from_statistics(
                 replica, node, sets, keep_diffusion=keep_diffusion, shared=shared
             )
             with torch.no_grad():
-                outputs.append(replica.module(inputs).logits[0])
+                outputs.append(replica.values(replica.module(inputs).logits[0]))
         parts.append(torch.stack(outputs))
     return torch.cat(parts, dim=1)
 
@@ -272,7 +270,7 @@ def removal_effects(
         near = neighbors_of(replicas, node)
         if near.size < least:
             continue
-        label = int(probabilities[node].argmax())
+        label = int(predicted_labels(replicas, probabilities[[node]])[0])
         support = neighbor_support(replicas, node, label, most=most)
         others = random.choice(near, support.removed, replace=False)
         sets = [np.empty(0, np.int64), others]
@@ -363,12 +361,14 @@ def _of_neighbors(
         inner = whole.statistic.some(there)
         return NeighborMean(inner, SparseMatrix(transition(kept, "row"), device))
     if base == "class_counts":
-        if replica.shares is None:
-            counts = class_counts(kept, replica.labels[near], replica.task.num_classes)
-        else:
+        counts = class_counts(kept, replica.labels[near], replica.task.num_groups)
+        if replica.shares is not None and not replica.is_regression:
             counts = np.asarray(kept @ replica.shares[near], np.float32)
         scaled = scale_counts(counts, settings.class_counts_scaling)
         return ReplicaRows(torch.from_numpy(scaled)[None].to(device))
+    if base == "target_means":
+        means = target_means(kept, np.asarray(replica.shares)[None, near])
+        return ReplicaRows(torch.from_numpy(means).to(device))
     if base == "class_means":
         return _class_means(replica, whole, near, kept)
     if base == "adjacency":
@@ -409,7 +409,7 @@ def _messages(replica: ReplicaView, name: str, node: int, removed: Sequence[Arra
 def _class_means(
     replica: ReplicaView, whole: Statistic, near: Array, kept: sp.csr_array
 ) -> Statistic:
-    settings, classes = replica.task.settings[0], replica.task.num_classes
+    settings, classes = replica.task.settings[0], replica.task.num_groups
     device, labels = replica.task.device, replica.labels[near]
     x, unit_length = replica.graph.x[near], settings.class_means_scaling == "unit"
     if sp.issparse(x):

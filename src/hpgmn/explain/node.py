@@ -10,24 +10,24 @@ import numpy as np
 import torch
 
 from hpgmn.base.errors import HPGMNError, Remedy
+from hpgmn.base.tasks import is_known
 from hpgmn.explain.columns import (
-    FEW_EVALUATIONS,
     column_contributions,
     column_statistics,
     explain_columns,
     sum_by_statistic,
 )
-from hpgmn.explain.descriptions import describe_statistic
 from hpgmn.explain.explanation import (
     COLUMNS_NOTE,
     PATTERNS,
     SHARES_NOTE,
-    ColumnEffect,
+    TARGETS_NOTE,
     Explanation,
     Neighbor,
     Without,
 )
 from hpgmn.explain.neighbors import Support, neighbor_support, node_notes, turning_point
+from hpgmn.explain.reasons import main_reason
 from hpgmn.explain.replicas import (
     ReplicaView,
     by_name,
@@ -37,11 +37,11 @@ from hpgmn.explain.replicas import (
     node_id,
     open_replicas,
     players,
+    predicted_labels,
     shapley_values,
     subset_values,
 )
 from hpgmn.graph import Array, Graph
-from hpgmn.training.ensemble import Predictor, SavedEnsemble
 from hpgmn.training.saved import SavedModel
 
 _COMPARED = 20_000  # ids compared letter by letter, which takes a second
@@ -63,23 +63,25 @@ def explain_node(
     replicas = open_replicas(saved, graph, device)
     first, names = replicas[0], saved.class_names
     probabilities = mean_probabilities(replicas)
-    label = int(probabilities[position].argmax())
+    label = int(predicted_labels(replicas, probabilities[[position]])[0])
     statistics, columns = _columns(replicas, position, label)
     baseline, notes = None, [COLUMNS_NOTE] if columns else []
     if not columns:
         statistics, baseline, notes = _statistics(replicas, position, label)
     column_effects, column_notes = explain_columns(replicas, position, label)
     support = neighbor_support(replicas, position, label, most=most)
-    turned = turning_point(replicas, position, label, support)
-    train_label = int(first.train_labels[position])
-    patterns = None if first.attention is None else describe_patterns(first, probabilities)
+    turned, patterns, train_label = None, None, first.train_labels[position]
+    if not first.is_regression:
+        turned = turning_point(replicas, position, label, support)
+        patterns = None if first.attention is None else describe_patterns(first, probabilities)
+    notes += [*column_notes, *node_notes(replicas, support), *missing_notes(replicas)]
     attention = np.zeros(0) if patterns is None else patterns.attention[position]
     most_attended = np.argsort(-attention, kind="stable")[:PATTERNS].tolist()
     return Explanation(
         node=node_id(graph, position),
-        prediction=names[label],
-        probabilities=by_name(names, probabilities[position]),
-        label=names[train_label] if train_label >= 0 else None,
+        prediction=outcome(probabilities[position], names, label),
+        probabilities={} if first.is_regression else by_name(names, probabilities[position]),
+        label=_label(train_label, names) if is_known(train_label) else None,
         statistics=statistics,
         baseline=baseline,
         patterns=tuple(
@@ -87,88 +89,16 @@ def explain_node(
             for k in most_attended
             if patterns is not None
         ),
-        neighbors=_neighbors(first, position, support, names),
-        without=_without(graph, support.neighbors[: support.removed], support.without, names),
-        turning=None if turned is None else _without(graph, *turned, names),
-        notes=(
-            *(*notes, *column_notes),
-            *(*node_notes(replicas, support), *missing_notes(replicas)),
-        ),
+        neighbors=_neighbors(first, position, support, names, probabilities),
+        without=_without(replicas, support.neighbors[: support.removed], support.without, names),
+        turning=None if turned is None else _without(replicas, *turned, names),
+        notes=(TARGETS_NOTE,) if first.is_regression else tuple(notes),
         columns=columns,
         column_effects=column_effects,
-        main_reason=_main_reason(first, position, names, statistics, columns, column_effects),
+        main_reason=main_reason(
+            replicas, position, label, names, statistics, columns, column_effects
+        ),
     )
-
-
-def main_reasons(
-    model: Predictor,
-    graph: Graph,
-    nodes: Array,
-    labels: Array,
-    *,
-    device: torch.device | str = "cpu",
-) -> list[str]:
-    """Return in a few words what speaks most for a class of each node.
-
-    Args:
-        model: of one split; of an ensemble the member is read that explains whole models.
-        nodes: (n,) positions.
-        labels: (n,) the class of each node.
-    """
-    saved = model.members[model.explained()[0]] if isinstance(model, SavedEnsemble) else model
-    assert isinstance(saved, SavedModel)
-    replicas, reasons = open_replicas(saved, graph, device), []
-    for node, label in zip(nodes.tolist(), labels.tolist(), strict=True):
-        statistics, columns = _columns(replicas, node, label)
-        if not columns:
-            statistics, _, _ = _statistics(replicas, node, label)
-        effects, _ = explain_columns(replicas, node, label, FEW_EVALUATIONS)
-        names = saved.class_names
-        reasons.append(_main_reason(replicas[0], node, names, statistics, columns, effects))
-    return reasons
-
-
-def _main_reason(
-    replica: ReplicaView,
-    node: int,
-    names: tuple[str, ...],
-    statistics: dict[str, float],
-    columns: dict[str, float],
-    effects: tuple[ColumnEffect, ...],
-) -> str:
-    """Describe the largest contribution: own column, column of trees, class of neighbours."""
-    best = next((name for name, value in statistics.items() if value > 0), "attributes")
-    if best == "attributes":
-        supporting = (effect for effect in effects if effect.effect > 0)
-        return next((f"{effect} ({effect.effect:+.2f})" for effect in supporting), "")
-    if columns:
-        return next(iter(columns))
-    base, _, edge_type = best.removesuffix(")").partition(" (")
-    reason = ""
-    if base in ("class_counts", "class_means"):
-        reason = _neighbor_class(replica, node, names, edge_type)
-    return reason or describe_statistic(best)
-
-
-def _neighbor_class(replica: ReplicaView, node: int, names: tuple[str, ...], edge_type: str) -> str:
-    """Name the class and direction that a node's neighbours have more often than all nodes."""
-    labels, classes = replica.labels, len(names)
-    usual = np.bincount(labels[labels >= 0], minlength=classes) / max((labels >= 0).sum(), 1)
-    gains = {}
-    statistics = replica.task.statistics
-    number = f":{statistics.edge_type_names.index(edge_type)}" if edge_type else ""
-    for mode in replica.neighbor_modes:
-        adjacency = statistics.adjacency(f"{mode}{number}")
-        near = labels[adjacency.indices[adjacency.indptr[node] : adjacency.indptr[node + 1]]]
-        if (near >= 0).any():
-            shares = np.bincount(near[near >= 0], minlength=classes) / (near >= 0).sum()
-            label = int((shares - usual).argmax())
-            gains[mode, label] = shares[label] - usual[label]
-    if not gains:
-        return ""
-    mode, label = max(gains, key=lambda key: gains[key])
-    kinds = [part for part in (mode, edge_type) if part and part != "undirected"]
-    return f"neighbours of class {names[label]}" + (f" ({', '.join(kinds)})" if kinds else "")
 
 
 def find_node(graph: Graph, node: Any) -> int:
@@ -232,15 +162,17 @@ def _ranked(values: dict[str, float]) -> dict[str, float]:
 
 
 def _neighbors(
-    replica: ReplicaView, node: int, support: Support, names: tuple[str, ...]
+    replica: ReplicaView, node: int, support: Support, names: tuple[str, ...], predicted: Array
 ) -> tuple[Neighbor, ...]:
-    labels, known = replica.labels, replica.train_labels
+    labels, known = replica.labels, is_known(replica.train_labels)
+    if replica.is_regression:
+        labels = np.where(known, replica.train_labels, predicted[:, 0])
     types = _edge_types(replica.graph, node)
     return tuple(
         Neighbor(
             node=node_id(replica.graph, int(v)),
-            counts_as=names[labels[v]] if labels[v] >= 0 else None,
-            is_known=bool(known[v] >= 0),
+            counts_as=_label(labels[v], names) if is_known(labels[v]) else None,
+            is_known=bool(known[v]),
             support=float(value),
             edge_types=types.get(int(v), ()),
         )
@@ -263,9 +195,23 @@ def _edge_types(graph: Graph, node: int) -> dict[int, tuple[str, ...]]:
 
 
 def _without(
-    graph: Graph, removed: Array, probabilities: Array, names: tuple[str, ...]
+    replicas: Sequence[ReplicaView], removed: Array, probabilities: Array, names: tuple[str, ...]
 ) -> Without | None:
     if not removed.size:
         return None
-    ids = tuple(node_id(graph, int(v)) for v in removed)
-    return Without(ids, names[int(probabilities.argmax())], by_name(names, probabilities))
+    ids = tuple(node_id(replicas[0].graph, int(v)) for v in removed)
+    chances = by_name(names, probabilities) if names else {}
+    label = int(predicted_labels(replicas, probabilities[None])[0])
+    return Without(ids, outcome(probabilities, names, label), chances)
+
+
+def outcome(probabilities: Array, names: tuple[str, ...], label: int | None = None) -> str:
+    """Return the name of a class [the most probable], or the number of a regression."""
+    if not names:
+        return _label(probabilities[0], names)
+    return names[int(probabilities.argmax()) if label is None else label]
+
+
+def _label(label: Any, names: tuple[str, ...]) -> str:
+    """Return the name of a class, or a target."""
+    return names[int(label)] if names else f"{label:.4g}"

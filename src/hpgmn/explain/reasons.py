@@ -1,8 +1,8 @@
-"""The main reason for a class, in words, for several nodes at once."""
+"""The main reason for a prediction, in a few words."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import torch
@@ -11,11 +11,15 @@ from hpgmn.explain.columns import (
     FEW_EVALUATIONS,
     OwnAttributes,
     column_contributions,
+    column_statistics,
     explain_columns,
+    sum_by_statistic,
 )
 from hpgmn.explain.descriptions import describe_statistic
+from hpgmn.explain.explanation import ColumnEffect
 from hpgmn.explain.replicas import (
     ReplicaView,
+    by_name,
     open_replicas,
     players,
     shapley_values,
@@ -29,10 +33,7 @@ from hpgmn.training.saved import SavedModel
 def main_reasons(
     model: Predictor, graph: Graph, nodes: Array, label: int, device: torch.device | str = "cpu"
 ) -> Array:
-    """Return (n,) what speaks most for a class at each node; None where nothing does.
-
-    That is the statistic with the largest share, and of a node's own attributes the column with the
-    largest effect; of boosted trees the column with the largest contribution.
+    """Return (n,) the :func:`main_reason` for a class at each node; None where nothing is for it.
 
     Args:
         model: of one split; of an ensemble the member that explains it is used.
@@ -43,32 +44,79 @@ def main_reasons(
         model = model.members[model.explained()[0]]
     assert isinstance(model, SavedModel)
     replicas, labels = open_replicas(model, graph, device), np.full(len(nodes), label)
-    first = replicas[0]
+    first, shares = replicas[0], [dict[str, float]()] * len(nodes)
+    columns = shares
     if first.columns:
-        names = [column.name for column in first.columns]
         values = column_contributions(replicas, nodes, labels)
+        columns = [by_name([column.name for column in first.columns], row) for row in values]
+        statistics = column_statistics(first)
+        shares = [by_name(statistics, row) for row in sum_by_statistic(first, values)]
     elif first.reads_statistics:
-        names = players(first)
-        values = np.stack([shapley_values(row) for row in subset_values(replicas, nodes, labels)])
-    else:
-        names, values = ["attributes"], np.ones((len(nodes), 1))
-    reasons: list[str | None] = []
-    for node, row in zip(nodes.tolist(), values, strict=True):
-        name = names[int(row.argmax())]
-        if row.max() <= 0:
-            reasons.append(None)
-        elif name == "attributes":
-            reasons.append(_main_column(replicas, node, label))
-        else:
-            reasons.append(name if first.columns else describe_statistic(name))
-    return np.asarray(reasons, dtype=object)
+        values = subset_values(replicas, nodes, labels)
+        shares = [by_name(players(first), shapley_values(row)) for row in values]
+    found = [
+        main_reason(replicas, node, label, model.class_names, own_shares, own_columns)
+        for node, own_shares, own_columns in zip(nodes.tolist(), shares, columns, strict=True)
+    ]
+    return np.asarray([reason or None for reason in found], dtype=object)
 
 
-def _main_column(replicas: Sequence[ReplicaView], node: int, label: int) -> str | None:
-    """Return the own column of a node that speaks most for a class, with its value."""
-    if not OwnAttributes(replicas, np.array([node])).needs_passes:
-        effects, _ = explain_columns(replicas, node, label, FEW_EVALUATIONS)
-        largest = max(effects, key=lambda effect: effect.effect, default=None)
-        if largest is not None and largest.effect > 0:
-            return str(largest)
-    return describe_statistic("attributes") if replicas[0].reads_statistics else None
+def main_reason(
+    replicas: Sequence[ReplicaView],
+    node: int,
+    label: int,
+    names: tuple[str, ...],
+    statistics: Mapping[str, float],
+    columns: Mapping[str, float],
+    effects: Sequence[ColumnEffect] | None = None,
+) -> str:
+    """Describe the largest contribution: own column, column of trees, or class of neighbours.
+
+    What speaks against a class is no reason for it; a number may be low for a reason.
+
+    Args:
+        label: the class.
+        statistics: the contribution of each statistic; empty for models without them.
+        columns: that of each column of boosted trees; empty for others.
+        effects: of own columns; None: computed if they matter, without passes over the graph.
+    """
+    first = replicas[0]
+    size: Callable[[float], float] = abs if first.is_regression else float
+    best = max(statistics, key=lambda name: size(statistics[name]), default="attributes")
+    if statistics and size(statistics[best]) <= 0:
+        return ""
+    if best == "attributes":
+        if effects is None and not OwnAttributes(replicas, np.array([node])).needs_passes:
+            effects, _ = explain_columns(replicas, node, label, FEW_EVALUATIONS)
+        largest = max(effects or (), key=lambda effect: size(effect.effect), default=None)
+        if largest is None or size(largest.effect) <= 0:
+            return describe_statistic(best) if statistics else ""
+        return f"{largest} ({largest.effect:{'+.3g' if first.is_regression else '+.2f'}})"
+    if columns:
+        return max(columns, key=lambda name: size(columns[name]))
+    base, _, edge_type = best.removesuffix(")").partition(" (")
+    reason = ""
+    if base in ("class_counts", "class_means") and not first.is_regression:
+        reason = _neighbor_class(first, node, names, edge_type)
+    return reason or describe_statistic(best)
+
+
+def _neighbor_class(replica: ReplicaView, node: int, names: tuple[str, ...], edge_type: str) -> str:
+    """Name the class and direction that a node's neighbours have more often than all nodes."""
+    labels, classes = replica.labels, len(names)
+    usual = np.bincount(labels[labels >= 0], minlength=classes) / max((labels >= 0).sum(), 1)
+    gains = {}
+    statistics = replica.task.statistics
+    number = f":{statistics.edge_type_names.index(edge_type)}" if edge_type else ""
+    for mode in replica.neighbor_modes:
+        adjacency = statistics.adjacency(f"{mode}{number}")
+        near = labels[adjacency.indices[adjacency.indptr[node] : adjacency.indptr[node + 1]]]
+        if (near >= 0).any():
+            shares = np.bincount(near[near >= 0], minlength=classes) / (near >= 0).sum()
+            label = int((shares - usual).argmax())
+            gains[mode, label] = shares[label] - usual[label]
+    if not gains:
+        return ""
+    mode, label = max(gains, key=lambda key: gains[key])
+    kinds = [part for part in (mode, edge_type) if part and part != "undirected"]
+    return f"neighbours of class {names[label]}" + (f" ({', '.join(kinds)})" if kinds else "")

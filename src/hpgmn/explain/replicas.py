@@ -17,9 +17,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from hpgmn.base.calibration import calibrated_logits
+from hpgmn.base.calibration import calibrated_logits, predicted_classes
 from hpgmn.base.errors import HPGMNError, Remedy
 from hpgmn.base.metrics import mean_logits
+from hpgmn.base.tasks import is_known
 from hpgmn.explain.explanation import Pattern
 from hpgmn.graph import Array, Graph
 from hpgmn.models.hpgmn import HPGMN, labels_for_statistics, stage_on_labels
@@ -76,6 +77,15 @@ class ReplicaView:
         return self.task.graph
 
     @property
+    def is_regression(self) -> bool:
+        """Whether it predicts numbers."""
+        return self.task.is_regression
+
+    def values(self, logits: Tensor) -> Tensor:
+        """Return outputs (B, C) of the model as class logits, or targets (B, 1) in their unit."""
+        return self.task.objective.values(logits[None])[0]
+
+    @property
     def reads_statistics(self) -> bool:
         """Whether it is HP-GMN on local statistics."""
         return isinstance(self.stage.model, HPGMN)
@@ -113,7 +123,7 @@ class ReplicaView:
     @property
     def reference_nodes(self) -> Array:
         """The train nodes, or all nodes if the graph has none."""
-        nodes = np.flatnonzero(self.train_labels >= 0)
+        nodes = np.flatnonzero(is_known(self.train_labels))
         return nodes if nodes.size else np.arange(self.graph.num_nodes)
 
     @cached_property
@@ -177,7 +187,8 @@ def _open(on_graph: ModelOnGraph, index: int, calibration: Array) -> ReplicaView
     train_labels, shares = task.train_labels, None
     if label_logits is None:
         predicted = logits[None].argmax(dim=-1).cpu()
-        labels = np.where(train_labels >= 0, train_labels, predicted)
+        labels = np.where(is_known(train_labels), train_labels, predicted)
+        labels = np.full(labels.shape, -1) if task.is_regression else labels
     else:
         labels, shares = labels_for_statistics(task, label_logits)
     return ReplicaView(
@@ -207,22 +218,38 @@ def _run(stage: TrainingStage, task: TrainingTask) -> tuple[Tensor, Tensor | Non
         for part in parts:
             nodes = None if part is None else part[None]
             output = stage.model(stage.inputs, None, nodes, details=True)
-            logits.append(output.logits[0])
+            logits.append(task.objective.values(output.logits)[0])
             if "attention" in output.details:
                 attention.append(output.details["attention"][0])
     return torch.cat(logits), torch.cat(attention) if attention else None
 
 
 def mean_probabilities(replicas: Sequence[ReplicaView]) -> Array:
-    """Return (N, C) the average of the replicas' probabilities, as ``predict`` does."""
+    """Return (N, C) the average of the replicas' probabilities or targets, as ``predict`` does."""
     logits = torch.stack([replica.logits for replica in replicas])
-    return np.asarray(mean_log_probabilities(replicas, logits).exp().float().cpu().numpy())
+    return probabilities_of(replicas, logits).astype(np.float32)
 
 
-def mean_log_probabilities(replicas: Sequence[ReplicaView], logits: Tensor) -> Tensor:
-    """Return (…, C) logarithms of the calibrated average probabilities of logits (R, …, C)."""
+def probabilities_of(replicas: Sequence[ReplicaView], logits: Tensor) -> Array:
+    """Return (…, C) the calibrated average probabilities of logits (R, …, C), or the targets."""
+    outputs = mean_outputs(replicas, logits)
+    return np.asarray((outputs if replicas[0].is_regression else outputs.exp()).cpu().numpy())
+
+
+def mean_outputs(replicas: Sequence[ReplicaView], logits: Tensor) -> Tensor:
+    """Return (…, C) the logarithms of :func:`probabilities_of`, or the targets."""
+    mean = mean_logits(logits)
+    if replicas[0].is_regression:
+        return mean
     calibration = replicas[0].calibration[None]
-    return calibrated_logits(mean_logits(logits)[None], calibration)[0].log_softmax(dim=-1)
+    return calibrated_logits(mean[None], calibration)[0].log_softmax(dim=-1)
+
+
+def predicted_labels(replicas: Sequence[ReplicaView], probabilities: Array) -> Array:
+    """Return (n,) the classes that ``predict`` gives, or 0, the only column of a regression."""
+    if replicas[0].is_regression:
+        return np.zeros(len(probabilities), np.int64)
+    return predicted_classes(probabilities, replicas[0].calibration)
 
 
 def missing_notes(replicas: Sequence[ReplicaView]) -> list[str]:
@@ -291,7 +318,7 @@ def _player_of_each(replica: ReplicaView) -> list[str]:
 
 
 def subset_values(replicas: Sequence[ReplicaView], nodes: Array, labels: Array) -> Array:
-    """Return (n, 2^S) the log-probability of a class for every subset of statistics.
+    """Return (n, 2^S) the log-probability of a class, or the target, for every subset.
 
     Nodes are evaluated one by one, so that only one node's (R, 2^S, C) logits are held.
 
@@ -314,9 +341,9 @@ def subset_values(replicas: Sequence[ReplicaView], nodes: Array, labels: Array) 
         for replica, encoding, mask in zip(replicas, encodings, masks, strict=True):
             query = torch.where(mask, encoding[index], replica.baseline)
             with torch.no_grad():
-                logits.append(replica.module.head(query[None]).logits[0])
+                logits.append(replica.values(replica.module.head(query[None]).logits[0]))
         # A copy: a view would keep the numbers of all classes.
-        values.append(mean_log_probabilities(replicas, torch.stack(logits))[:, label].clone())
+        values.append(mean_outputs(replicas, torch.stack(logits))[:, label].clone())
     return np.asarray(torch.stack(values).cpu().numpy(), np.float64)
 
 

@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from hpgmn.base.errors import SettingError
 from hpgmn.graph.edges import Array
 
 BankTable: TypeAlias = dict[str, list[Any]]
@@ -49,6 +50,8 @@ def bank_transfers(
     >>> len(accounts["id"]), list(transfers)
     (5000, ['from', 'to', 'amount', 'kind', 'time'])
     """
+    if seed < 0:
+        raise SettingError(f"seed must be at least 0 (got {seed}).", "Choose another")
     random = np.random.default_rng(seed)
     total = _ACCOUNTS + _NEW_ACCOUNTS
     is_new = np.arange(total) >= _ACCOUNTS
@@ -121,7 +124,7 @@ def _transfers(
 ) -> tuple[Array, Array, Array]:
     """Draw amount, kind and time (in days since 1970) of each transfer."""
     count, total = len(source), len(is_mule)
-    is_seller, is_awake = random.random(total) < 0.05, random.random(total) < 0.1
+    is_seller, is_awake = random.random(total) < 0.04, random.random(total) < 0.1
     kind = random.choice(len(_KINDS), count, p=_USUAL_KINDS)
     scale = np.array([4.6, 3.4, 4.2, 4.8, 7.6, 5.2])
     spread = np.array([1.2, 0.9, 1.2, 0.9, 0.3, 0.8])
@@ -133,7 +136,7 @@ def _transfers(
     # Campaigns: of sellers, and of mules, some of which hide most of it among usual transfers.
     campaign = np.maximum(opened, _START)
     campaign = campaign + (_END - 14 - campaign).clip(0) * random.random(total)
-    share = np.where(is_mule, random.uniform(0.5, 1, total), np.where(is_seller, 0.7, 0.0))
+    share = np.where(is_mule, random.uniform(0.6, 1, total), np.where(is_seller, 0.7, 0.0))
     is_campaign = random.random(count) < share[target]
     size = int(is_campaign.sum())
     length = np.where(is_mule[target[is_campaign]], 6, 25)
@@ -141,7 +144,7 @@ def _transfers(
     day[is_campaign] = np.floor(campaign[target[is_campaign]] + later).clip(None, _END - 1)
     kind[is_campaign] = random.choice(len(_KINDS), size, p=_MULE_KINDS)
     amount[is_campaign] = random.lognormal(6.3, 0.5, size)
-    is_night = np.where(is_campaign, is_mule[target] & (random.random(count) < 0.6), is_night)
+    is_night = np.where(is_campaign, is_mule[target] & (random.random(count) < 0.7), is_night)
     time = np.maximum(day, earliest) + _hours(is_night, random)
 
     # Mules forward what they received within hours, less their share.

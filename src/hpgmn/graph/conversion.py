@@ -24,7 +24,8 @@ from hpgmn.graph.homophily import node_homophily
 from hpgmn.graph.validation import PARTS
 
 if TYPE_CHECKING:
-    from hpgmn.tables.columns import ColumnOptions, Columns, Tables
+    from hpgmn.tables.columns import Tables
+    from hpgmn.tables.options import ColumnOptions, Columns
     from hpgmn.tables.reading import TableData
 
 logger = logging.getLogger(__name__)
@@ -45,7 +46,32 @@ def from_pyg(make: Any, data: Any, name: str) -> Any:
             raise GraphError(f"The PyG object has no {attribute}.", advice)
     optional = ("edge_weight", "edge_type", *(f"{part}_mask" for part in PARTS))
     options = {key: getattr(data, key, None) for key in optional}
-    return make(data.x, data.edge_index, getattr(data, "y", None), name=name, **options)
+    graph = make(data.x, data.edge_index, getattr(data, "y", None), name=name, **options)
+    values = getattr(data, "edge_attr", None)
+    return graph if values is None else _with_edge_attributes(make, graph, values, options)
+
+
+def _with_edge_attributes(make: Any, graph: Any, values: Any, options: Mapping[str, Any]) -> Any:
+    """Return the graph with aggregates of PyG's ``edge_attr`` as further attributes."""
+    from hpgmn.tables.column_types import Number
+    from hpgmn.tables.edge_columns import add_aggregates
+
+    values = np.asarray(values, np.float64)
+    if len(values) != graph.num_listed_edges or values.ndim > 2 or not np.isfinite(values).all():
+        raise GraphError(
+            f"edge_attr must be finite numbers, one row for each of {graph.num_listed_edges} edges "
+            f"(got shape {values.shape}).",
+            "Correct it, or set it to None",
+        )
+    values = values.reshape(len(values), -1)
+    columns = [Number(f"edge_attr[{number}]") for number in range(values.shape[1])]
+    nothing = np.empty((graph.num_nodes, 0), np.float32)
+    block, aggregates = add_aggregates(nothing, graph.edge_index, values, columns, graph.directed)
+    is_sparse = graph.has_sparse_attributes
+    x = sp.hstack([graph.x, block], format="csr") if is_sparse else np.hstack([graph.x, block])
+    names = [f"x[{number}]" for number in range(graph.num_features)]
+    names += [column.name for column in aggregates]
+    return make(x, graph.edge_index, graph.y, feature_names=names, name=graph.name, **options)
 
 
 def to_pyg(graph: Any) -> Any:
@@ -108,8 +134,9 @@ def from_networkx(
     make: Any, network: Any, columns: ColumnOptions, prepare: bool, name: str | None
 ) -> Any:
     """Make a graph of class ``make``; see ``Graph.from_networkx``."""
-    from hpgmn.tables.columns import Columns, assign_roles, check_column_options, network_columns
+    from hpgmn.tables.columns import assign_roles, network_columns
     from hpgmn.tables.memory import read_networkx
+    from hpgmn.tables.options import Columns, check_column_options
 
     requested = Columns(**check_column_options(columns))
     read = read_networkx(network)
@@ -126,7 +153,7 @@ def reading_options(
     preparation: Mapping[str, Any] | None = None,
 ) -> tuple[Columns, dict[str, Any]]:
     """Return the columns and preparation to read with, as those of another graph if given."""
-    from hpgmn.tables.columns import Columns, check_column_options
+    from hpgmn.tables.options import Columns, check_column_options
     from hpgmn.tables.preparation import Preparation
 
     columns = Columns(**check_column_options(options))
@@ -166,15 +193,27 @@ def read_graph_tables(
     progress: Callable[[str, int, int | None], None] | None = None,
 ) -> Any:
     """Read opened tables into a graph of class ``cls``; log and warn about their columns."""
+    from hpgmn.tables.preparation import Preparation
     from hpgmn.tables.reading import ignore_progress, read_tables
 
     progress = progress or ignore_progress
     for line in tables.describe():
         log(line)
+    onto = None if onto is None else onto.full
     data = read_tables(tables, progress, log, onto=onto, earlier_ids=earlier_ids)
     progress("Checking the graph", 0, None)
     if onto is not None:
         return _extend(onto, data, name)
+    graph = _make_graph(cls, data, name)
+    if data.as_of is not None:
+        fitted = None if data.preparation is None else Preparation.from_dict(data.preparation)
+        tables = replace(tables, as_of=None, preparation=fitted)
+        later = read_tables(tables, progress, lambda line: None, earlier_ids=earlier_ids)
+        graph.with_later_edges = _make_graph(cls, later, name)
+    return graph
+
+
+def _make_graph(cls: Any, data: TableData, name: str) -> Any:
     graph = cls(
         data.x,
         SortedEdges.of(data.edge_index, len(data.x), data.edge_weight, data.edge_type),

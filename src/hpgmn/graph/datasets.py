@@ -11,7 +11,14 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 
-from hpgmn.base.errors import DataNotFoundError, GraphError, HPGMNError, Remedy, SettingError
+from hpgmn.base.errors import (
+    DataNotFoundError,
+    GraphError,
+    HPGMNError,
+    Remedy,
+    SettingError,
+    list_names,
+)
 from hpgmn.base.files import cache_folder
 from hpgmn.base.parsing import load_yaml
 from hpgmn.base.tasks import is_known
@@ -20,7 +27,8 @@ from hpgmn.graph.files import FOLDER_ENDING, graph_name, is_graph_folder, read_g
 from hpgmn.graph.graph import Graph, Splits, random_splits
 
 if TYPE_CHECKING:
-    from hpgmn.tables.columns import ColumnOptions, Tables
+    from hpgmn.tables.columns import Tables
+    from hpgmn.tables.options import ColumnOptions
 
 logger = logging.getLogger(__name__)
 
@@ -161,7 +169,7 @@ def load(
         progress: called with the step, the amount done, and the total if it is known.
         **columns: ``id``, ``label``, ``split``, ``source``, ``target``, ``weight``,
             ``edge_type``, ``attributes``, ``drop``, ``categories``, ``split_by``,
-            ``drop_unknown_edges`` and ``directed``; see :class:`hpgmn.tables.columns.Columns`.
+            ``drop_unknown_edges`` and ``directed``; see :class:`hpgmn.tables.options.Columns`.
 
     Returns:
         The graph, with splits if at least two classes have labels.
@@ -259,9 +267,16 @@ def _graph_path(graph: str | Path) -> Path:
     if is_graph_folder(path):
         return path
     if path.is_dir():
+        present = sorted(member.name for member in path.iterdir() if member.suffix)
+        held = f"; it holds {list_names(present)}" if present else ""
         raise HPGMNError(
-            f"'{graph}' is a folder, not a graph file.",
-            f"Pass a .npz file, or put tables nodes and edges ({', '.join(_TABLES)}) into it",
+            f"Folder '{graph}' has no tables nodes and edges ({', '.join(_TABLES)}){held}.",
+            "Save the tables under these names, or pass a .npz file",
+        )
+    if path.suffix in (*_TABLES, ".xls", ".xlsx"):
+        raise HPGMNError(
+            f"'{graph}' is one table, but a graph has two.",
+            "Save them as nodes.csv and edges.csv, and pass their folder",
         )
     is_path = isinstance(graph, Path) or path.suffix == ".npz" or len(path.parts) > 1
     if is_path or path.exists():
@@ -287,7 +302,7 @@ def _tables_path(graph: str | Path) -> Path | None:
 def _refuse_table_options(graph: str | Path, columns: ColumnOptions, onto: Graph | None) -> None:
     """Refuse options about tables for a graph without tables."""
     if columns:
-        from hpgmn.tables.columns import Columns, check_column_options, column_remedy
+        from hpgmn.tables.options import Columns, check_column_options, column_remedy
 
         options = check_column_options(columns)
         given = Columns(**{key: value for key, value in options.items() if value is not None})

@@ -17,6 +17,7 @@ edges are stored sorted, as an adjacency matrix.
 | ``edge_weight``, ``edge_type``, ``edge_type_names`` | optional, as in ``Graph`` |
 | ``node_ids``, ``class_names``, ``feature_names`` | optional, as in ``Graph`` |
 | ``edge_values`` | (E, columns) of an edge table, in the order of ``edge_index``; optional |
+| ``full_x``, ``full_edge_index``, … | the same with the edges after a date; optional |
 | ``preparation`` | how node tables became ``x``: the bytes of a JSON object; optional |
 | ``name`` | the graph's name; without it that of the file or folder (without ``.graph``) |
 | ``format`` | the version of this list of arrays; optional |
@@ -63,6 +64,7 @@ _BOOLEANS, _TEXT = ("b", "booleans"), ("U", "text")
 _NAMES = ("node_ids", "class_names", "feature_names", "edge_type_names")
 _CSR = ("x_indptr", "x_indices", "x_data", "x_shape")
 _EDGES = ("edges_indptr", "edges_indices", "edges_data", "edges_places", "edges_types")
+_LATER = ("x", "edge_index", "edge_weight", "edge_type", "edge_values")
 # The NumPy kinds that each array may have, and their name in messages.
 _KINDS = {
     **dict.fromkeys(("x", "x_data", "edges_data", "edge_weight", "edge_values", "y"), _NUMBERS),
@@ -104,6 +106,16 @@ def read_graph(path: str | Path, name: str | None = None) -> Graph:
     """Read a ``.npz`` graph file or a graph folder, which names the graph unless you do."""
     path = Path(path)
     arrays = _checked_arrays(path)
+    later = {key: arrays.pop(f"full_{key}") for key in _LATER if f"full_{key}" in arrays}
+    graph = _graph_of(path, arrays, name)
+    if later:
+        same = {key: own for key, own in arrays.items() if key not in (*_LATER, *_EDGES)}
+        graph.with_later_edges = _graph_of(path, same | later, name)
+    return graph
+
+
+def _graph_of(path: Path, arrays: dict[str, Array], name: str | None) -> Graph:
+    """Make a graph of the arrays of a file."""
     _require(path, arrays, "directed")
     directed = arrays["directed"]
     if directed.size != 1:
@@ -258,6 +270,9 @@ def _arrays(graph: Graph, *, in_folder: bool) -> dict[str, Array]:
         families[""] = graph.splits
     for prefix, splits in families.items():
         arrays |= {f"{prefix}{part}_mask": getattr(splits, part) for part in PARTS}
+    if graph.with_later_edges is not None:
+        later = _arrays(graph.with_later_edges, in_folder=False)
+        arrays |= {f"full_{name}": later.get(name) for name in _LATER}
     return {name: array for name, array in arrays.items() if array is not None}
 
 
@@ -272,7 +287,8 @@ def graph_size(graph: Graph) -> int:
     if graph.edge_values is not None:
         arrays.append(graph.edge_values)
     edges = (12 if graph.is_weighted else 8) * graph.num_listed_edges
-    return int(edges + graph.y.nbytes + sum(array.nbytes for array in arrays))
+    later = 0 if graph.with_later_edges is None else graph_size(graph.with_later_edges)
+    return int(edges + graph.y.nbytes + sum(array.nbytes for array in arrays)) + later
 
 
 def _describe_path(path: Path) -> str:
@@ -335,7 +351,10 @@ def _checked_arrays(path: Path) -> dict[str, Array]:
 
 def _kind(name: str) -> tuple[str, str]:
     """Return the kinds of an array and their name; empty for an unknown array."""
-    return _BOOLEANS if _MASK.fullmatch(name) else _KINDS.get(name, ("", ""))
+    if _MASK.fullmatch(name):
+        return _BOOLEANS
+    is_later = name.startswith("full_") and name.removeprefix("full_") in _LATER
+    return _KINDS.get(name.removeprefix("full_") if is_later else name, ("", ""))
 
 
 def _members(folder: Path) -> tuple[dict[str, Array], list[str]]:

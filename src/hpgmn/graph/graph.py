@@ -24,7 +24,7 @@ from hpgmn.graph.validation import PARTS as PARTS
 from hpgmn.graph.validation import Attributes as Attributes
 
 if TYPE_CHECKING:
-    from hpgmn.tables.columns import ColumnOptions
+    from hpgmn.tables.options import ColumnOptions
 
 NEIGHBORS = ("out", "in", "undirected", "both")
 """Edge directions; "both" means one set of statistics for each direction."""
@@ -124,6 +124,7 @@ class Graph:
         self.name = validation.word("name", name)
         self.preparation: dict[str, Any] | None = None  # how a table became x, in plain values
         self.edge_values: Array | None = None  # (E, columns) of an edge table, for new edges
+        self.with_later_edges: Graph | None = None  # if this is the graph as of a date
         self.directed = validation.truth("directed", directed)
         self.x: Attributes = validation.attributes(x)
         self.num_nodes, self.num_features = (int(size) for size in self.x.shape)
@@ -164,7 +165,11 @@ class Graph:
 
     @classmethod
     def from_pyg(cls, data: Any, name: str = "graph") -> Graph:
-        """Make a graph of a PyTorch Geometric ``Data`` object (edges taken as listed)."""
+        """Make a graph of a PyTorch Geometric ``Data`` object (edges taken as listed).
+
+        Its ``edge_weight`` and ``edge_type`` are those of the graph; each column of ``edge_attr``
+        is aggregated per node and direction into attributes such as ``edge_attr[0] (out, mean)``.
+        """
         from hpgmn.graph.conversion import from_pyg
 
         graph: Graph = from_pyg(cls, data, name)
@@ -189,7 +194,7 @@ class Graph:
             prepare: False: attributes stay as they are and must be numbers.
             name: the graph's name; None: the network's name.
             **columns: ``label``, ``split``, ``weight``, ``edge_type``, ``attributes``, ``drop`` and
-                so on; see :class:`hpgmn.tables.columns.Columns`.
+                so on; see :class:`hpgmn.tables.options.Columns`.
         """
         from hpgmn.graph.conversion import from_networkx
 
@@ -227,7 +232,7 @@ class Graph:
             name: the graph's name.
             **columns: ``id``, ``label``, ``split``, ``source``, ``target``, ``weight``,
                 ``edge_type``, ``attributes``, ``drop``, ``categories``, ``split_by``,
-                ``drop_unknown_edges`` and ``directed``; see :class:`hpgmn.tables.columns.Columns`.
+                ``drop_unknown_edges`` and ``directed``; see :class:`hpgmn.tables.options.Columns`.
 
         >>> from hpgmn import from_tables
         >>> people = {"id": ["ann", "bob", "cat"], "age": [41, 35, 28], "label": ["a", "b", None]}
@@ -279,7 +284,14 @@ class Graph:
         graph = object.__new__(Graph)
         graph.__dict__.update(self.__dict__)
         graph.splits = self._valid(splits)
+        if self.with_later_edges is not None:
+            graph.with_later_edges = self.with_later_edges.with_splits(splits)
         return graph
+
+    @property
+    def full(self) -> Graph:
+        """The graph to predict on: this one, or that with the edges after the date of this one."""
+        return self if self.with_later_edges is None else self.with_later_edges
 
     def with_attributes(self, x: Any) -> Graph:
         """Return the same graph with other attributes of the same shape; edges are shared."""
@@ -335,11 +347,10 @@ class Graph:
         return self._merge(None)
 
     def _merge(self, edge_types: Sequence[int] | None) -> sp.csr_array:
-        edges = self._sorted
+        edges = self._sorted if edge_types is None else self.sorted_edges.of_types(edge_types)
         if edges is None:  # not cached: the graph keeps the edges as they were passed
-            parts = (self.edge_index, self.num_nodes, self.edge_weight, self.edge_type)
-            edges = SortedEdges.of(*parts, listed=False)
-        matrix = (edges if edge_types is None else edges.of_types(edge_types)).adjacency()
+            edges = SortedEdges.of(self.edge_index, self.num_nodes, self.edge_weight, listed=False)
+        matrix = edges.adjacency()
         return matrix if self.directed else sorted_csr(matrix.maximum(matrix.T).tocsr())
 
     def adjacency(

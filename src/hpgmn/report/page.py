@@ -84,6 +84,8 @@ def render_report(data: ReportData) -> str:
             bodies["classes"] = sections.classes(**_class_scores(data), **_confusion(data))
         if calibration := mapping(data.metrics.get("calibration")):
             bodies["calibration"] = sections.calibration(**calibration_content(data, calibration))
+        if sets := data.metrics.get("prediction_sets"):
+            bodies["sets"] = sections.sets(sets)
         if ranking := mapping(data.metrics.get("ranking")):
             bodies["ranking"] = sections.ranking(**ranking_content(data, ranking))
         if data.metrics.get("members"):

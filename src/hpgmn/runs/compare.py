@@ -129,6 +129,7 @@ def compare(
     deterministic: bool | None = None,
     calibrate: bool | None = None,
     threshold: str | None = None,
+    conformal: bool | None = None,
     first_seed: int | None = None,
     time_limit: float | None = None,
     refit: bool | None = None,
@@ -169,6 +170,7 @@ def compare(
         deterministic=deterministic,
         calibrate=calibrate,
         threshold=threshold,
+        conformal=conformal,
         first_seed=first_seed,
         refit=refit,
     )

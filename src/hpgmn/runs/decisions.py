@@ -1,4 +1,4 @@
-"""What ``metrics.json`` records about decisions between classes: rankings and thresholds."""
+"""What ``metrics.json`` records about decisions between classes: rankings, thresholds, sets."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hpgmn.base.calibration import decision_logits
+from hpgmn.base.calibration import calibrated_probabilities, decision_logits
 from hpgmn.base.metrics import mean_logits
+from hpgmn.evaluation.prediction_sets import set_report
 from hpgmn.evaluation.rankings import ranking_report, validation_noise
 from hpgmn.evaluation.scores import class_report
 from hpgmn.graph import Array
@@ -27,9 +28,10 @@ def decision_metrics(
     y: Array,
     val: Sequence[Array],
     test: Sequence[Array],
+    reserved: Sequence[Array],
     class_names: Sequence[str],
 ) -> dict[str, Any]:
-    """Return how two classes are ranked and told apart, and the noise of their validation score.
+    """Return prediction sets, how two classes are ranked and told apart, and validation noise.
 
     Args:
         logits: (R, N, C).
@@ -38,17 +40,23 @@ def decision_metrics(
         y: (N,) true labels.
         val: R masks.
         test: R masks.
+        reserved: R masks of the nodes reserved for prediction sets, or empty.
     """
-    if len(class_names) != 2 or not logits.isfinite().all():
+    if not class_names or not logits.isfinite().all():
         return {}
-    labels = np.stack([np.where(mask, y, -1) for mask in val])
-    name = positive_class("average_precision", labels, class_names, spec.positive)
-    positive = class_number(name, class_names)
     starts = range(0, len(logits), spec.seeds)
     means = torch.stack([mean_logits(logits[at : at + spec.seeds]) for at in starts])
     maps, tested = mean_calibration[:: spec.seeds], test[:: spec.seeds]
-    metrics: dict[str, Any] = {}
     has_test = all(mask.any() for mask in tested)
+    metrics: dict[str, Any] = {}
+    if reserved and has_test:
+        chances = calibrated_probabilities(means, maps).numpy()
+        metrics["prediction_sets"] = set_report(list(chances), y, reserved[:: spec.seeds], tested)
+    if len(class_names) != 2:
+        return metrics
+    labels = np.stack([np.where(mask, y, -1) for mask in val])
+    name = positive_class("average_precision", labels, class_names, spec.positive)
+    positive = class_number(name, class_names)
     if has_test:
         ahead = (means[..., positive] - means[..., 1 - positive]).numpy()
         leads = [row[mask] for row, mask in zip(ahead, tested, strict=True)]

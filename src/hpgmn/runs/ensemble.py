@@ -120,7 +120,8 @@ def write_ensemble(
     calibrator = spec.calibrator(graph.class_names, is_weighted)
     ensemble.calibration = calibrator.fit(selected, graph.y, val, logger.warning)
     logits = selected if refitted is None else ensemble_logits(spec, final, weights)
-    ensemble.remember(graph, spec.device, logits)
+    if graph.full is graph:
+        ensemble.remember(graph, spec.device, logits)
     shutil.rmtree(folder / MEMBERS_FOLDER, ignore_errors=True)  # of a killed process
     kept = [one for one in final if one.name in ensemble.members]
     ensemble.write(folder)

@@ -11,6 +11,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import torch
 from torch import Tensor
 
 from hpgmn.base.calibration import calibrated_logits
@@ -266,8 +268,18 @@ class Training:
             val=[split.val for split in splits],
             calibrator=spec.calibrator(self.graph.class_names, settings.class_weights != "none"),
         )
+        if self.graph.full is not self.graph:
+            fitted = replace(fitted, logits=self._full_logits(model, fitted.logits))
         member = member or Member(spec.model, spec.model, spec.settings)
         return TrainedMember(member, spec, fitted, model, time.perf_counter() - before)
+
+    def _full_logits(self, model: SavedModel, logits: Tensor) -> Tensor:
+        """Return logits with later edges; those of train and validation nodes stay as they are."""
+        nodes, spec = np.arange(self.graph.num_nodes), self.spec
+        with deterministic_algorithms(spec.deterministic, spec.device):
+            full = model.logits(self.graph.full, spec.device, nodes)
+        selected = np.stack([split.train | split.val for split in self.replica_splits])
+        return torch.where(torch.from_numpy(selected)[..., None], logits, full)
 
     def write(self, trained: TrainedMember, **extra: Any) -> FittedRun:
         """Score a trained model once and write everything but the report.
@@ -283,7 +295,7 @@ class Training:
         estimates = None
         if "estimator" in model.done:
             with deterministic_algorithms(spec.deterministic, spec.device):
-                estimates = model.on_graph(self.graph, spec.device).estimator_logits
+                estimates = model.on_graph(self.graph.full, spec.device).estimator_logits
         maps = (model.calibration, model.mean_calibration)
         metrics = fitted_metrics(spec, self.graph, fitted, splits, *maps, estimates)
         metrics |= self.common_metrics() | extra

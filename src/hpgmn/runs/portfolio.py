@@ -35,11 +35,13 @@ def _content() -> dict[str, Any]:
 
 
 @cache
-def portfolio_members(is_large: bool = False) -> tuple[Member, ...]:
-    """Return the members for usual or for large graphs (``portfolio.yaml``)."""
+def portfolio_members(portfolio: str = "members") -> tuple[Member, ...]:
+    """Return the members of a list of ``portfolio.yaml``: "members", "regression" or "large"."""
     content = _content()
     members = []
-    for row in content["large" if is_large else "members"]:
+    for row in content[portfolio]:
+        if "model" not in row:  # a name of the usual list
+            row = next(usual for usual in content["members"] if usual["name"] == row["name"])
         parts = [content["blocks"][name] for name in row.get("blocks", ())]
         settings: dict[str, Any] = {}
         for part in (*parts, row.get("settings", {})):
@@ -63,9 +65,11 @@ def members_for(graph: Graph, source: str = "") -> tuple[tuple[Member, ...], str
         for model in MODELS
         if has_settings_for(source, model) and model not in _content()["slow"]
     )
-    members = _for_task(graph, _for_types(graph, portfolio_members()))
+    first = portfolio_members("regression") if graph.is_regression else ()
+    usual = tuple({member.name: member for member in (*first, *portfolio_members())}.values())
+    members = _for_task(graph, _for_types(graph, usual))
     if graph.num_nodes > LARGE_NODES:
-        large = _for_task(graph, _for_types(graph, portfolio_members(is_large=True)))
+        large = _for_task(graph, _for_types(graph, portfolio_members("large")))
         return shipped + large, (
             f"The graph has more than {LARGE_NODES:,} nodes: training {len(large)} members instead "
             f"of {len(members)}, with mini-batches and fewer epochs."
@@ -182,7 +186,7 @@ def portfolio_selection(
     if is_requested and not portfolio:
         raise SettingError(
             "Without the portfolio there are no members to choose from or to combine.",
-            Remedy("Leave out no-portfolio", option="portfolio", value=True, flag="no-portfolio")
+            Remedy("Leave this out", option="portfolio", value=False)
             | "Leave out ensemble, single and members",
         )
     if is_requested and named:

@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hpgmn.base.calibration import predicted_classes, threshold_offset
-from hpgmn.base.errors import HPGMNError, Remedy, SettingError
+from hpgmn.base.errors import HPGMNError, Remedy, SettingError, format_score, unit_of
+from hpgmn.base.tasks import is_known
 from hpgmn.base.thresholds import choose_threshold, parse_threshold
 from hpgmn.graph import Array, Graph
+from hpgmn.graph.calibration import reserve_calibration
 from hpgmn.runs.folder import (
     COMPARISON_FILE,
     GRAPH_FILE,
@@ -22,7 +24,7 @@ from hpgmn.runs.folder import (
     backup_note,
 )
 from hpgmn.runs.outputs import read_metrics
-from hpgmn.runs.predictions import Predictions
+from hpgmn.runs.predictions import Predictions, half_widths
 from hpgmn.runs.spec import CONFIG_FILE, RunSpec, check_threshold, read_spec
 from hpgmn.training.checks import class_number, positive_class
 from hpgmn.training.ensemble import ENSEMBLE, ENSEMBLE_FILE, Predictor, SavedEnsemble
@@ -109,8 +111,12 @@ class Run:
             self.metrics = dict(metrics)
 
     def __repr__(self) -> str:
-        score = self.metrics.get("test_score_mean")
-        shown = "" if score is None else f", test {self.spec.metric} {100 * score:.1f} %"
+        score, metric = self.metrics.get("test_score_mean"), self.spec.metric
+        shown = (
+            ""
+            if score is None
+            else f", test {metric} {format_score(metric, score)}{unit_of(metric)}"
+        )
         return f"Run({str(self.folder)!r}: {self.spec.model} on {self.metrics['graph']}{shown})"
 
     @cached_property
@@ -135,18 +141,20 @@ class Run:
             if copy.is_file():
                 graph = read_graph(copy)
             else:
-                graph = load(source, self.spec.protocol, **self._preparation())
+                graph = load(source, self.spec.protocol, **self._preparation(trained=True))
         except HPGMNError as error:
             remedy = remedy if error.remedy is None else error.remedy | remedy
             raise type(error)(error.message, remedy) from None
         if graph.fingerprint != self.model.metadata["fingerprint"]:
-            place = copy if copy.is_file() else self.spec.graph
-            raise HPGMNError(f"{place} is no longer the graph the model was trained on.", remedy)
+            source = str(copy) if copy.is_file() else self.spec.graph
+            raise HPGMNError(f"{source} is no longer the graph the model was trained on.", remedy)
         return graph
 
-    def _preparation(self) -> dict[str, Any]:
+    def _preparation(self, trained: bool = False) -> dict[str, Any]:
         fitted = self.model.metadata.get("preparation")  # earlier versions: none
-        return {"preparation": fitted, "prepare": fitted is not None}
+        roles = fitted["roles"] if trained and fitted else {}
+        dates = {name: roles[name] for name in ("edge_time", "as_of") if roles.get(name)}
+        return {"preparation": fitted, "prepare": fitted is not None, **dates}
 
     def load_graph(
         self,
@@ -167,20 +175,12 @@ class Run:
         from hpgmn.graph.datasets import load
 
         if source is None:
-            return self.graph
+            return self.graph.full
         if add:
             return load(source, **(columns or {}), onto=self.graph, log=notify)
-        graph = load(
-            source,
-            **self._preparation(),
-            **(columns or {}),
-            earlier_ids=self.model.node_ids,
-            log=notify,
-        )
-        if (
-            graph.fingerprint == self.model.metadata["fingerprint"]
-            and self.spec.protocol is not None
-        ):
+        options = {**self._preparation(), **(columns or {})}
+        graph = load(source, **options, earlier_ids=self.model.node_ids, log=notify)
+        if self.spec.protocol is not None and self._is_trained(graph):
             return load(source, self.spec.protocol)
         return graph
 
@@ -193,6 +193,11 @@ class Run:
                 )
             return graph
         return self.load_graph(graph, add=add)
+
+    def _is_trained(self, graph: Graph) -> bool:
+        """Whether a graph is the trained one, also with later edges."""
+        trained, fingerprint = self.__dict__.get("graph"), self.model.metadata["fingerprint"]
+        return graph.fingerprint == fingerprint or (trained is not None and graph is trained.full)
 
     def models_of(self, split: int | None = None) -> tuple[int, Predictor]:
         """Return the number of a split (None: the first) and the models of its seeds."""
@@ -219,8 +224,10 @@ class Run:
         top: int | None = None,
         of: str | None = None,
         all_nodes: bool = False,
+        coverage: float | None = None,
+        by_class: bool = False,
     ) -> Predictions:
-        """Predict the class of each node: averaged over seeds, never over splits.
+        """Predict the class or target of each node: averaged over seeds, never over splits.
 
         Args:
             graph: another graph; None for the trained one.
@@ -235,13 +242,21 @@ class Run:
                 the main reason of each.
             of: that class [the positive one of two].
             all_nodes: with ``top``, rank labelled nodes too [unlabelled ones only].
+            coverage: give each node the smallest set of classes that holds the true one with this
+                probability; for runs trained with ``conformal``.
+            by_class: with ``coverage``, hold it for the nodes of each class.
         """
         if not 0 <= min_confidence <= 1:
             raise SettingError(f"min_confidence must be 0 to 1 (got {min_confidence:g}).")
+        if not self.model.class_names and (min_confidence or threshold or top or of or coverage):
+            raise SettingError(
+                "The model predicts numbers: it has no classes, thresholds or confidence.",
+                "Leave out such options; predictions have intervals",
+            )
         ranked = self._ranked_class(top, of)
         loaded = self._resolve(graph, add)
         number, models = self.models_of(split)
-        known = models.known_positions(loaded)
+        known = None if self._is_trained(loaded) else models.known_positions(loaded)
         new = None if known is None else np.flatnonzero(known < 0)
         nodes = self._new_nodes(loaded, new) if only_new else None
         if top is not None and not all_nodes:
@@ -260,8 +275,14 @@ class Run:
             calibration = calibration.copy()
             calibration[2] = self._threshold_offset(str(threshold), number)
         names = np.asarray(models.class_names, dtype=object)
-        labels = names[predicted_classes(probabilities, calibration)]
-        labels[probabilities.max(axis=1) < min_confidence] = None
+        if names.size:
+            labels = names[predicted_classes(probabilities, calibration)]
+            labels[probabilities.max(axis=1) < min_confidence] = None
+        else:
+            labels, probabilities = probabilities[:, 0], probabilities[:, :0]
+        sets = None
+        if coverage is not None:
+            sets = self._prediction_sets(probabilities, number, coverage, by_class)
         ids = loaded.node_ids if loaded.node_ids is not None else np.arange(loaded.num_nodes)
         ids = ids if nodes is None else ids[nodes]
         if loaded.preparation is not None:
@@ -278,6 +299,8 @@ class Run:
             num_new=None if new is None else len(new),
             of=None if ranked is None else str(names[ranked]),
             reasons=reasons,
+            half_widths={} if names.size else half_widths(self.metrics, number),
+            sets=sets,
         )
 
     @property
@@ -313,7 +336,7 @@ class Run:
     def _unlabelled_nodes(self, graph: Graph, nodes: Array | None) -> Array:
         """Return the positions without a label, among some nodes or all."""
         chosen = np.arange(graph.num_nodes) if nodes is None else nodes
-        unlabelled = chosen[graph.y[chosen] < 0]
+        unlabelled = chosen[~is_known(graph.y[chosen])]
         if not unlabelled.size:
             remedy = Remedy("Rank all nodes", option="all_nodes", value=True, flag="all-nodes")
             raise HPGMNError(f"Every node of '{graph.name}' has a label already.", remedy)
@@ -332,12 +355,46 @@ class Run:
                     Remedy("Give a probability", option="threshold", value=0.5)
                     | Remedy("Choose it in training", command="train", option="threshold"),
                 )
-            val = np.flatnonzero(self.graph.split(split).val)
-            models = self.models_of(split)[1]
-            found = models.mean_probabilities(self.graph, self.device, nodes=val).numpy()
-            chances, is_positive = found[:, self.positive], self.graph.y[val] == self.positive
+            found, labels = self._predict_part(split, "val")
+            chances, is_positive = found[:, self.positive], labels == self.positive
         value = choose_threshold(rule, chances, is_positive, logger.warning)
         return threshold_offset(value, self.positive)
+
+    def _predict_part(self, number: int, part: str) -> tuple[Array, Array]:
+        """Return probabilities (n, C) and labels (n,) of the nodes of one role in a split."""
+        split = self.graph.split(number)
+        if self.spec.conformal:
+            split = reserve_calibration(split, number, self.graph.node_ids)
+        nodes = np.flatnonzero(getattr(split, part))
+        models = self.models_of(number)[1]
+        chances = models.mean_probabilities(self.graph, self.device, nodes=nodes)
+        return chances.numpy(), self.graph.y[nodes]
+
+    def _prediction_sets(
+        self, probabilities: Array, split: int, coverage: float, by_class: bool
+    ) -> Array:
+        """Return (M, C) the classes in the set of each node, from the nodes reserved for it."""
+        from hpgmn.evaluation.prediction_sets import (
+            check_coverage,
+            lowest_probabilities,
+            prediction_sets,
+        )
+
+        check_coverage(coverage)
+        if not self.spec.conformal:
+            raise SettingError(
+                "The run has reserved no nodes for prediction sets.",
+                Remedy("Train it with some", command="train", option="conformal", value=True),
+            )
+        chances, labels = self._predict_part(split, "calibration")
+        lowest = lowest_probabilities(chances, labels, coverage, by_class=by_class)
+        always = [name for name, low in zip(self.model.class_names, lowest, strict=True) if low < 0]
+        if np.isneginf(lowest).any():
+            logger.warning(
+                "Too few of the %d reserved nodes for a coverage of %g: every set holds %s.",
+                *(labels.size, coverage, ", ".join(always)),
+            )
+        return prediction_sets(probabilities, lowest)
 
     def _new_nodes(self, graph: Graph, new: Array | None) -> Array:
         """Return the positions of new nodes, or refuse where none can be recognised."""
@@ -374,6 +431,7 @@ class Run:
             only_new: score the nodes that the trained graph does not have [with ``add``].
         """
         from hpgmn.runs.evaluation import (
+            interval_coverage,
             metric_names,
             predict_labelled,
             score_predictions,
@@ -395,6 +453,9 @@ class Run:
             y = loaded.y
         positive = self.positive if len(model.class_names) == 2 else 1
         scored = score_predictions(logits, y, masks, names, model.class_names, positive)
+        if not model.class_names:
+            splits = [replica.split for replica in model.replicas]
+            scored["intervals"] = interval_coverage(logits, y, masks, splits, self.metrics)
         return {"model": self.spec.model, **about, **scored}
 
     def explain(

@@ -99,6 +99,7 @@ class TuneSpec:
             "fixed": {name: to_plain(value) for name, value in run.settings.items()},
             **({} if run.positive is None else {"positive": run.positive}),
             **({"deterministic": True} if run.deterministic else {}),
+            **({"tables": dict(run.tables)} if run.tables else {}),
             "values": {name: list(stored) for name, stored in self.choices(graph).items()},
             "content": search_content(graph, run.splits),
         }

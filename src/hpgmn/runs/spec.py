@@ -48,6 +48,9 @@ _CONTENTS = {
     "differ.",
 }
 
+MAX_SEEDS = 10_000
+"""More seeds on each split are probably a mistake, and would not fit memory."""
+
 _SPLITS_REMEDY = Remedy("Choose all, or numbers such as 0,3", option="splits")
 
 
@@ -232,7 +235,7 @@ def _model_settings(
     values = options.get("settings")
     if values is None:
         values = settings_for(source if source in DATASETS else None, name)
-    values = task_settings(kind, {**values, **settings}, graph)
+    values = task_settings(kind, {**values, **settings}, is_regression=graph.is_regression)
     directions = [
         direction
         for info in fields(kind)
@@ -280,9 +283,10 @@ def split_numbers(requested: str | int | Sequence[int], graph: Graph) -> tuple[i
         if graph.preparation is not None:
             _suggest_label(graph.name, graph.preparation)
             stored = "write train, val and test into a column 'split'"
+        few = "Give at least two classes with five labelled nodes each"
         raise HPGMNError(
             f"'{graph.name}' has no splits and too few labels to make some.",
-            f"Give at least two classes with five labelled nodes each, or {stored}",
+            Remedy(few) | Remedy("Name another label column", option="label") | stored,
         )
     known = range(len(graph.splits))
     numbers = parse_splits(requested)
@@ -325,9 +329,9 @@ def resolve_device(name: str, engine: Engine | None = None) -> str:
 
 def check_seeds(seeds: int) -> None:
     """Refuse to train no seed."""
-    if seeds < 1:
-        remedy = Remedy("Train at least one", option="seeds", value=1)
-        raise SettingError(f"The number of seeds must be at least 1 (got {seeds}).", remedy)
+    if not 1 <= seeds <= MAX_SEEDS:
+        remedy = Remedy("Train one" if seeds < 1 else "Train fewer", option="seeds", value=1)
+        raise SettingError(f"Seeds must be 1 to {MAX_SEEDS:,} (got {seeds:,}).", remedy)
 
 
 def check_threshold(rule: str, num_classes: int, graph: str) -> None:

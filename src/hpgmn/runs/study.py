@@ -38,7 +38,7 @@ _UNSHOWN = {
     "values": "the values to try",
 }
 """Differences whose values are too long to show."""
-_OPTIONAL = ("deterministic", "positive")  # keys that only some searches have
+_OPTIONAL = ("deterministic", "positive", "tables")  # keys that only some searches have
 
 
 def study_exists(path: Path) -> bool:

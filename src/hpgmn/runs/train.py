@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from hpgmn.base.errors import Remedy, SettingError, format_bytes
 from hpgmn.base.files import lock_folder
 from hpgmn.base.metrics import metric as find_metric
+from hpgmn.base.thresholds import parse_threshold
 from hpgmn.graph import Graph, Split
 from hpgmn.graph.datasets import DATASETS, load
 from hpgmn.graph.files import graph_size, write_graph
@@ -70,6 +71,7 @@ def train(
     deterministic: bool | None = None,
     calibrate: bool | None = None,
     threshold: str | None = None,
+    conformal: bool | None = None,
     first_seed: int | None = None,
     ensemble: bool = False,
     single: bool = False,
@@ -112,6 +114,8 @@ def train(
         threshold: of two classes, the probability from which the positive one is predicted, chosen
             on validation nodes: "f1", "precision=0.9", "recall=0.8", "cost=10:1" (a missed node
             costs ten false alarms), or a number [the more likely class is predicted].
+        conformal: reserve half of the validation nodes for prediction sets: they select nothing
+            [no; yes for regressions].
         first_seed: the first of the seeds [0].
         ensemble: train the portfolio, with the shipped settings of the dataset, and combine members
             [where nothing else gives a model or settings].
@@ -146,6 +150,7 @@ def train(
         deterministic=deterministic,
         calibrate=calibrate,
         threshold=threshold,
+        conformal=conformal,
         first_seed=first_seed,
         refit=refit,
     )
@@ -228,6 +233,8 @@ def read_options(config: str | Path | None, **options: Any) -> dict[str, Any]:
     if "metric" in merged:
         find_metric(str(merged["metric"]))
     parse_splits(merged.get("splits", "all"))
+    if "threshold" in merged:
+        parse_threshold(merged["threshold"])
     return merged
 
 
@@ -253,7 +260,7 @@ def open_graph(
         )
     tables = {**options.get("tables", {}), **(columns or {})}
     if tables:
-        from hpgmn.tables.columns import check_column_options
+        from hpgmn.tables.options import check_column_options
 
         tables = check_column_options(tables, "entry of tables:")
     options["tables"] = tables
@@ -380,6 +387,6 @@ def explain_run(run: Run, monitor: Monitor) -> None:
     names = [str(name) for name in run.graph.class_names]
     ranking = rank_nodes(predictions, run.metrics, names)
     ranked = [row["node"] for row in ranking.get("rows", ())]
-    explain_training(spec, run.graph, run.model, monitor.step, ranked).write(run.folder)
+    explain_training(spec, run.graph.full, run.model, monitor.step, ranked).write(run.folder)
     monitor.step("Report")
     write_report(run.folder)

@@ -102,6 +102,7 @@ def tune(
     metric: str | None = None,
     settings: Mapping[str, Any] | None = None,
     timeout: float | None = None,
+    columns: Mapping[str, Any] | None = None,
     device: str = "auto",
     deterministic: bool | None = None,
     pruning: bool | None = None,
@@ -116,7 +117,7 @@ def tune(
     call continues the study.
 
     Args:
-        graph: a graph, a dataset name, a graph file or folder.
+        graph: a graph, a dataset name, a graph file or folder, or tables.
         trials: trials in all, earlier ones included; 0 returns what a study has found.
         study: the study file [runs/GRAPH-MODEL-tuning.db].
         model: a model's name [hpgmn].
@@ -128,6 +129,7 @@ def tune(
         metric: what is optimised [that of the dataset, or one that fits the classes].
         settings: fixed in all trials.
         timeout: seconds after which no trial starts.
+        columns: keywords of ``hpgmn.load`` about the columns of tables.
         device: "auto", "cpu" or "cuda".
         deterministic: bit-identical results on a GPU [no].
         pruning: stop trials below the median of the others [with tpe].
@@ -156,6 +158,7 @@ def tune(
         "metric": metric,
         "settings": dict(settings) if settings else None,
         "deterministic": deterministic,
+        "tables": dict(columns) if columns else None,
     }
     options = {name: value for name, value in given.items() if value is not None}
     source = graph.name if isinstance(graph, Graph) else str(graph)
@@ -217,7 +220,11 @@ def make_tune_spec(
     space, sampler = options.get("space", "ours"), options.get("sampler", "tpe")
     check_names(space, sampler, options.get("model", "hpgmn"))
     fixed = options.get("settings", {})
-    loaded = graph if isinstance(graph, Graph) else load(graph, options.get("protocol"))
+    tables = options.get("tables", {})
+    if isinstance(graph, Graph):
+        loaded = graph
+    else:
+        loaded = load(graph, options.get("protocol"), **tables, log=notify)
     first = "all" if loaded.splits is None or len(loaded.splits) < 3 else "0,1,2"
     complete = {"splits": first, **options, "settings": {}, "device": device}
     remarks = choose_metric(loaded, source, complete)
@@ -248,7 +255,7 @@ def _show(
             )
         recorded = {name: before[name] for name in _OPTIONS}
         recorded["deterministic"] = before.get("deterministic", False)
-        recorded["settings"] = before["fixed"]
+        recorded["settings"], recorded["tables"] = before["fixed"], before.get("tables", {})
         spec, loaded, _ = make_tune_spec(graph, source, {**recorded, **options}, "cpu", None)
         identity = spec.identity(loaded)
         del identity["values"]  # a study of another version can be shown, too

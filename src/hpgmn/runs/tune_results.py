@@ -127,7 +127,12 @@ def train_command(source: str, identity: Mapping[str, Any], settings: Mapping[st
     for name, value in settings.items():
         if value != defaults[name] or name == "neighbors":  # which is selected if not set
             words += ["--set", f"{name}={format_setting(value)}"]
-    return shlex.join(words)
+    command = shlex.join(words)
+    if "tables" in identity:
+        from hpgmn.tables.options import column_option
+
+        command += "".join(f" {column_option(*item)}" for item in identity["tables"].items())
+    return command
 
 
 def write_best(path: Path, identity: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
@@ -136,6 +141,8 @@ def write_best(path: Path, identity: Mapping[str, Any], settings: Mapping[str, A
     for name in ("positive", "protocol"):
         if identity.get(name) is not None:
             content[name] = identity[name]
+    if "tables" in identity:
+        content["tables"] = identity["tables"]
     write_text(path, yaml.safe_dump(content | {"settings": dict(settings)}, sort_keys=False))
 
 

@@ -49,8 +49,8 @@ class StatisticsSettings:
     )
     edge_types: str = setting(
         "separate",
-        "class counts, class means and message passing for each edge type or for all together; no "
-        "effect on a graph without edge types",
+        "class counts, class means, target means and message passing for each edge type or for all "
+        "together; no effect on a graph without edge types",
         choices=("separate", "merged"),
     )
     attributes_scaling: str = setting(

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 import numpy as np
+import scipy.sparse as sp
 from typing_extensions import override
 
 from hpgmn.base.sparse import inverse_or_zero
-from hpgmn.graph import Graph
+from hpgmn.graph import Array, Graph
 from hpgmn.statistics.definitions import Definition, Request, Selection
-from hpgmn.statistics.labelwise import class_counts
 from hpgmn.statistics.operators import ReplicaRows, Statistic
 
 
@@ -28,14 +28,21 @@ class TargetMeans(Definition):
     @override
     def build(self, request: Request, settings: Selection) -> Statistic:
         assert request.shares is not None
-        sums = class_counts(request.adjacency, request.shares, self.width)
-        weight = np.asarray(request.adjacency.sum(axis=1), np.float32).reshape(-1)
-        means = [
-            sums[..., 0] * inverse_or_zero(weight),
-            sums[..., 1] * inverse_or_zero(sums[..., 2]),
-            sums[..., 2] * inverse_or_zero(weight),
-        ]
-        return ReplicaRows(request.source.tensor(np.stack(means, axis=-1)))
+        return ReplicaRows(request.source.tensor(target_means(request.adjacency, request.shares)))
+
+
+def target_means(adjacency: sp.csr_array, averaged: Array) -> Array:
+    """Return (R, M, 3) means over the neighbours of M nodes of what they have, (R, N, 3)."""
+    replicas, nodes, width = averaged.shape
+    columns = averaged.transpose(1, 0, 2).reshape(nodes, -1)
+    sums = (adjacency @ columns).reshape(-1, replicas, width).transpose(1, 0, 2)
+    weight = np.asarray(adjacency.sum(axis=1), np.float32).reshape(-1)
+    means = [
+        sums[..., 0] * inverse_or_zero(weight),
+        sums[..., 1] * inverse_or_zero(sums[..., 2]),
+        sums[..., 2] * inverse_or_zero(weight),
+    ]
+    return np.stack(means, axis=-1)
 
 
 def num_groups(graph: Graph, settings: Any) -> int:

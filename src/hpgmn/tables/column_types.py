@@ -8,8 +8,9 @@ from __future__ import annotations
 import contextlib
 import datetime
 import math
+import re
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
 
@@ -17,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from hpgmn.base.errors import GraphError, HPGMNError, Remedy, count_noun
+from hpgmn.base.errors import GraphError, Remedy, count_noun
 from hpgmn.tables.sources import (
     MISSING,
     NATIVE,
@@ -48,6 +49,12 @@ _ON_LOG_SCALE = {"count", "repeated", "sum", "mean", "maximum", "deviation", "me
 _WHOLE_DAY = 0.01  # a date that differs by less from midnight, in days, has no time
 _LARGEST = float(np.finfo(np.float32).max)
 _MICROSECONDS_PER_DAY = 86_400 * 1e6
+_NUMBER = r"^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$"
+_ISO_DATE = re.compile(r"^\d{4}-(0[1-9]|1[0-2])-(0[1-9]|[12]\d|3[01])")
+_LOCAL_NUMBER = re.compile(
+    r"[€$£]?\s?[+-]?(\d+|\d{1,3}([.,' ]\d{3})+)([.,]\d+)?\s?(%|[€$£]|[A-Z]{3})?"
+)
+_FORM_SAMPLE = 100  # words whose form is looked at
 _OTHER_DATES = ("%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y", "%d-%m-%Y", "%d.%m.%y", "%Y/%m/%d", "%Y.%m.%d")
 
 
@@ -105,12 +112,7 @@ class Column:
         raise NotImplementedError
 
     def check(self, table: Table) -> None:
-        """Refuse a table that lacks this column or has another type in it."""
-        if self.name not in table.types:
-            raise HPGMNError(
-                f"{table.label} has no column '{self.name}', which the model was trained with.",
-                "Add it; single values may be missing",
-            )
+        """Refuse a table with another type in this column."""
 
     @property
     def feature_names(self) -> list[str]:
@@ -176,7 +178,6 @@ class Number(Column):
 
     def check(self, table: Table) -> None:
         """See ``Column``."""
-        super().check(table)
         if not table.holds_numbers(self.name):
             raise not_numeric(table, self.name)
 
@@ -259,7 +260,6 @@ class Date(Number):
 
     def check(self, table: Table) -> None:
         """See ``Column``."""
-        Column.check(self, table)
         arrow_type = table.types[self.name]
         if not (is_date(arrow_type) or pa.types.is_null(arrow_type)):
             raise GraphError(
@@ -359,9 +359,10 @@ class Category(Column):
             _refuse_mixed(sample, len(present))
             mean_length = sum(map(len, present)) / len(present)
             seldom_repeats = 2 * len(words) > len(present)
+            if seldom_repeats and (other_form := _other_form(words)):
+                return other_form
             if seldom_repeats and (len(words) > ONE_HOT or mean_length >= LONG_TEXT):
-                date = parse_date(words[0])
-                return f"dates not written as {date}" if date else "free text or names"
+                return "free text or names"
         if len(words) > ONE_HOT:
             return None
         return cls(sample.name, has_missing=has_missing, values=tuple(words))
@@ -454,6 +455,16 @@ def refuse_infinite(table: Table, name: str, values: Array) -> None:
         )
 
 
+def describe_days(days: float) -> str:
+    """Return days since 1970 as a date, with the time of day if there is one.
+
+    >>> describe_days(2.0), describe_days(2.5)
+    ('1970-01-03', '1970-01-03T12:00:00')
+    """
+    moment = np.datetime64(round(days * _MICROSECONDS_PER_DAY), "us").item()
+    return str(moment.isoformat() if days % 1 else moment.date())
+
+
 def parse_date(word: str) -> datetime.date | None:
     """Parse a date in a usual form other than ISO 8601."""
     for form in _OTHER_DATES:
@@ -462,11 +473,28 @@ def parse_date(word: str) -> datetime.date | None:
     return None
 
 
+def _other_form(words: Sequence[str]) -> str | None:
+    """Return what words are if they are dates or numbers, some of them in another form than ours.
+
+    >>> _other_form(["03.04.2024", "2024-04-05"]), _other_form(["1,5", "12"]), _other_form(["x"])
+    ('dates not written as 2024-04-03', 'numbers not written as 1234.5', None)
+    """
+    words = words[:: -(-len(words) // _FORM_SAMPLE)]
+    others = [word for word in words if not _ISO_DATE.match(word)]
+    dates = [parse_date(word) for word in others]
+    if dates and all(dates):
+        return f"dates not written as {dates[0]}"
+    if all(map(_LOCAL_NUMBER.fullmatch, words)) and not all(word.isdigit() for word in words):
+        return "numbers not written as 1234.5"
+    return None
+
+
 def _refuse_mixed(sample: Sample, count: int) -> None:
-    """Refuse words among numbers; ``count`` values are not missing."""
+    """Refuse words among numbers or dates; ``count`` values are not missing."""
     text = pa.array(sample.values.tolist(), pa.string())
-    numbers = pc.match_substring_regex(text, r"^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$")
-    words = np.flatnonzero(~numbers.fill_null(True).to_numpy(zero_copy_only=False))
-    if words.size and 2 * words.size < count:
-        row = int(words[0])
-        raise mixed_types(sample.table, sample.name, row, sample.values[row], "number")
+    for pattern, kind in ((_NUMBER, "number"), (_ISO_DATE.pattern, "date")):
+        is_kind = pc.match_substring_regex(text, pattern)
+        words = np.flatnonzero(~is_kind.fill_null(True).to_numpy(zero_copy_only=False))
+        if words.size and 2 * words.size < count:
+            row = int(words[0])
+            raise mixed_types(sample.table, sample.name, row, sample.values[row], kind)

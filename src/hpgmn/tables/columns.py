@@ -3,145 +3,33 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any
 
 from hpgmn.base.errors import GraphError, Remedy, SettingError, count_noun, list_names, nearest
+from hpgmn.tables.options import FLAGS, LISTS, NAMES, TASKS, Columns, column_remedy
 from hpgmn.tables.preparation import Preparation
-from hpgmn.tables.sources import EDGE_LISTS, TABLES, Table, not_numeric, open_table
+from hpgmn.tables.sources import (
+    EDGE_LISTS,
+    TABLES,
+    Table,
+    is_date,
+    is_numeric,
+    not_numeric,
+    open_table,
+)
 from hpgmn.tables.splitting import SPLIT_BY
 
 if TYPE_CHECKING:
     from hpgmn.tables.memory import Network
 
-NAMES = {
-    "id": ("id", "node", "node_id", "name"),
-    "label": ("label", "class", "y", "target"),
-    "split": ("split",),
-    "source": ("source", "src", "from"),
-    "target": ("target", "dst", "to"),
-    "weight": ("weight",),
-    "edge_type": (),
-}
-"""Role → the names by which its column is detected, in any case; none: only if it is named."""
-
-_FLAGS = {  # where an option is no keyword
-    "split": "split-column",
-    "categories": "category",
-    "edge_categories": "edge-category",
-    "edge_type": "edge-type",
-    "directed": "directed/--undirected",
-}
-_LISTS = ("drop", "attributes", "categories", "edge_drop", "edge_categories")
 _NODE_ROLES = ("id", "label", "split")
 _EDGE_ROLES = ("source", "target", "weight", "edge_type")
-_PLURALS = {"weight": "weights", "edge_type": "edge types"}
+_TIMES = ("time", "timestamp", "date", "datetime")  # which of several columns of dates counts
 _REQUIRED = ("id", "source", "target")
-_MAX_LISTED, TASKS = 20, ("auto", "classification", "regression")
-
-
-class ColumnOptions(TypedDict, total=False):
-    """The fields of :class:`Columns` as keywords of ``load`` and ``from_tables``."""
-
-    id: str | None
-    label: str | None
-    split: str | None
-    source: str | None
-    target: str | None
-    weight: str | None
-    edge_type: str | None
-    drop: Sequence[str]
-    attributes: Sequence[str] | None
-    categories: Sequence[str]
-    edge_drop: Sequence[str]
-    edge_categories: Sequence[str]
-    split_by: Sequence[str] | None
-    task: str
-    drop_unknown_edges: bool
-    directed: bool | None
-
-
-def check_column_options(
-    options: Mapping[str, Any] | ColumnOptions, kind: str = "option of columns"
-) -> dict[str, Any]:
-    """Return the options as a dictionary; refuse unknown names."""
-    known = sorted(ColumnOptions.__annotations__)
-    for name in options:
-        if name not in known:
-            raise SettingError.unknown(kind, str(name), known)
-    return dict(options)
-
-
-@dataclass(frozen=True)
-class Columns:
-    """What the user says about the columns.
-
-    Args:
-        id: the column of node ids [id, node, node_id or name]. None, here and below: detect it by
-            the names in brackets.
-        label: the column of classes [label, class, y or target]; "" for none.
-        split: the column with the words train, val and test [split]; "" for none.
-        source: the column of the edges' sources [source, src or from].
-        target: the column of the edges' targets [target, dst or to].
-        weight: the column of edge weights [weight]; "" for none.
-        edge_type: the column of edge types; None or "": none.
-        drop: columns of the node table to leave out.
-        attributes: the columns to use as attributes. None: all without another role.
-        categories: columns that are categories even if they hold numbers.
-        edge_drop: columns of the edge table that are not aggregated.
-        edge_categories: columns of the edge table that are categories even if they hold numbers.
-        split_by: make splits: ("group", column) keeps groups together, ("time", column) trains on
-            the oldest nodes and tests on the newest.
-        task: "classification", "regression", or "auto": labels with fractions are targets.
-        drop_unknown_edges: leave out edges to unknown nodes instead of raising.
-        directed: whether edges are directed. None: as in ``like`` or the GraphML file, else yes.
-    """
-
-    id: str | None = None
-    label: str | None = None
-    split: str | None = None
-    source: str | None = None
-    target: str | None = None
-    weight: str | None = None
-    edge_type: str | None = None
-    drop: Sequence[str] = ()
-    attributes: Sequence[str] | None = None
-    categories: Sequence[str] = ()
-    edge_drop: Sequence[str] = ()
-    edge_categories: Sequence[str] = ()
-    split_by: Sequence[str] | None = None
-    task: str = TASKS[0]
-    drop_unknown_edges: bool = False
-    directed: bool | None = None
-
-    def __post_init__(self) -> None:
-        """Check the types: names may come from a program or a config file."""
-        for name in NAMES:
-            self._require(isinstance(getattr(self, name), str | None), name, "a column name")
-        for name in (*_LISTS, "split_by"):
-            value = getattr(self, name)
-            if value is None and name in ("attributes", "split_by"):
-                continue
-            if isinstance(value, str):
-                raise SettingError(f"{name} takes a list of names.", f"Pass ['{value}']")
-            is_list = isinstance(value, Iterable) and not isinstance(value, Mapping)
-            members = tuple(value) if is_list else (None,)
-            is_names = all(isinstance(member, str) for member in members)
-            if name == "split_by":
-                example = "two words, such as 'time' and 'year'"
-                self._require(is_names and len(members) == 2, name, example)
-            self._require(is_names, name, "a list of names")
-            object.__setattr__(self, name, members)
-        if self.task not in TASKS:
-            raise SettingError.unknown("task", str(self.task), TASKS)
-        for name in ("drop_unknown_edges", "directed"):
-            self._require(isinstance(getattr(self, name), bool | None), name, "true or false")
-
-    def _require(self, is_valid: bool, name: str, expected: str) -> None:
-        if not is_valid:
-            raise SettingError(f"{name} takes {expected} (got {getattr(self, name)!r}).")
+_MAX_LISTED = 20
 
 
 @dataclass(frozen=True)
@@ -162,6 +50,8 @@ class Tables:
     categories: tuple[str, ...] = ()
     edge_columns: tuple[str, ...] = ()
     edge_categories: tuple[str | None, ...] = ()
+    edge_time: str | None = None
+    as_of: str | None = None
     split_by: tuple[str, str] | None = None
     task: str = TASKS[0]
     drop_unknown_edges: bool = False
@@ -172,6 +62,7 @@ class Tables:
     def roles(self) -> dict[str, Any]:
         """What a model stores about the columns, in plain types."""
         return {role: getattr(self, role) for role in NAMES} | {
+            **{"edge_time": self.edge_time, "as_of": self.as_of},
             "split_by": None if self.split_by is None else list(self.split_by),
             "drop_unknown_edges": self.drop_unknown_edges,
             "directed": self.directed,
@@ -311,6 +202,8 @@ def assign_roles(
         directed=directed,
         categories=tuple(columns.categories),
         edge_columns=edge_columns,
+        edge_time=_edge_time(edge_table, columns),
+        as_of=columns.as_of,
         edge_categories=(*columns.edge_categories, roles["edge_type"]),
         split_by=None if columns.split_by is None else (columns.split_by[0], columns.split_by[1]),
         task=columns.task,
@@ -338,7 +231,7 @@ def _trained_columns(
         if is_optional and name is not None and is_absent and getattr(columns, role) is None:
             raise GraphError(
                 f"{table.label} has no column '{name}', which the model was trained with.",
-                Remedy("Add it") | column_remedy(f"Name the column of {_PLURALS[role]}", role),
+                Remedy("Add it") | column_remedy(f"Name the {_words(role)} column", role),
             )
         if is_optional and name is None:  # trained without, so used without
             changes[role] = ""
@@ -363,8 +256,8 @@ def _split_column(table: Table, columns: Columns, roles: Mapping[str, Any]) -> s
             Remedy("Leave out the split column", option="split", flag="split-column")
             | Remedy("Leave out the other", option="split_by"),
         )
-    if name in (roles["id"], roles["label"]):
-        raise _column_in_use("split_by", name, table)
+    in_use = {roles["id"], roles["label"]}.intersection([name])
+    _refuse_in_use(table, list(in_use), columns, "split_by")
     return name
 
 
@@ -422,24 +315,22 @@ def _detect_columns(table: Table, role: str) -> list[str]:
 
 def _require_columns(nodes: Table, edges: Table, columns: Columns) -> None:
     """Refuse names of columns that do not exist, and the lack of required ones, all at once."""
+    named = {role: [getattr(columns, role)] for role in NAMES}
+    named |= {option: getattr(columns, option) or [] for option in LISTS}
+    named |= {"edge_time": [columns.edge_time], "split_by": list(columns.split_by or ())[1:]}
     faults: dict[Table, list[tuple[str, Remedy]]] = {}
-    for option in (info.name for info in fields(columns)):
+    for option, names in named.items():
         table = edges if option in _EDGE_ROLES or option.startswith("edge_") else nodes
-        value = getattr(columns, option)
-        if option in NAMES:
-            if option in _REQUIRED and not _find(table, option, value):
-                usual = f"for the {option} ({', '.join(NAMES[option])})"
-                remedy = column_remedy(f"Name the {option} column", option)
-                faults.setdefault(table, []).append((usual, remedy))
-            value = (value,)
-        elif option == "split_by":
-            value = (value or ())[1:]
-        elif option not in _LISTS:
-            continue
-        for name in value or ():
-            if name and name not in table.types:
-                fault = f"'{name}'", _nearest_column(table, option, name)
-                faults.setdefault(table, []).append(fault)
+        listed = [
+            (f"'{name}'", _nearest_column(table, option, name))
+            for name in names
+            if name and name not in table.types
+        ]
+        if option in _REQUIRED and not _find(table, option, names[0]):
+            usual = f"for the {option} ({', '.join(NAMES[option])})"
+            listed = [(usual, column_remedy(f"Name the {option} column", option))]
+        if listed:
+            faults[table] = [*faults.get(table, []), *listed]
     if not faults:
         return
     message = ". ".join(
@@ -449,6 +340,11 @@ def _require_columns(nodes: Table, edges: Table, columns: Columns) -> None:
     )
     remedies = [remedy for listed in faults.values() for _, remedy in listed]
     lacks_role = any(remedy.option in _REQUIRED and remedy.value is None for remedy in remedies)
+    unseparated = [table.label for table in faults if len(table.types) == 1]
+    if len(faults) == 2 and _detect_columns(edges, "id") and _detect_columns(nodes, "source"):
+        remedies = [Remedy("Swap the two tables")]
+    elif unseparated:
+        remedies = [Remedy(f"Separate the columns of {unseparated[0]} by commas")]
     error = GraphError if lacks_role else SettingError
     raise error(f"{message}.", functools.reduce(Remedy.__and__, remedies))
 
@@ -458,30 +354,24 @@ def _nearest_column(table: Table, option: str, name: str) -> Remedy:
     best = nearest(name, table.types, 0.75) or next(iter(_detect_columns(table, option)), None)
     if best is None or option == "split_by":
         return column_remedy("Name another column", option)
-    value: Any = [best] if option in _LISTS else best
-    return Remedy(f"Use '{best}'", option=option, value=value, flag=_FLAGS.get(option))
+    value: Any = [best] if option in LISTS else best
+    return Remedy(f"Use '{best}'", option=option, value=value, flag=FLAGS.get(option))
 
 
-def _column_in_use(option: str, name: str, table: Table) -> SettingError:
-    return SettingError(
-        f"Column '{name}' of {table.label} already has another role.",
-        column_remedy("Choose another column", option),
-    )
-
-
-def column_remedy(action: str, option: str) -> Remedy:
-    """Return a remedy that names an option of columns."""
-    return Remedy(action, option=option, flag=_FLAGS.get(option))
+def _refuse_in_use(table: Table, reserved: Sequence[str], columns: Columns, *options: str) -> None:
+    for option in options:
+        for name in set(getattr(columns, option) or ()).intersection(reserved):
+            raise SettingError(
+                f"Column '{name}' of {table.label} already has another role.",
+                column_remedy("Choose another column", option),
+            )
 
 
 def _attributes(
     table: Table, reserved: Sequence[str], columns: Columns, *, prepare: bool
 ) -> tuple[str, ...]:
     """Return the requested columns, or all without a role; without preparation, only numbers."""
-    for option, names in (("drop", columns.drop), ("attributes", columns.attributes or ())):
-        for name in names:
-            if name in reserved:
-                raise _column_in_use(option, name, table)
+    _refuse_in_use(table, reserved, columns, "drop", "attributes", "categories")
     requested = tuple(table.types) if columns.attributes is None else columns.attributes
     names = tuple(name for name in requested if name not in reserved and name not in columns.drop)
     for name in () if prepare else names:
@@ -492,9 +382,32 @@ def _attributes(
 
 def _edge_columns(table: Table, ends: Sequence[str], columns: Columns) -> tuple[str, ...]:
     """Return the columns of the edge table that are aggregated: all but the ends of edges."""
-    named = {"edge_drop": columns.edge_drop, "edge_categories": columns.edge_categories}
-    for option, names in named.items():
-        for name in names:
-            if name in ends:
-                raise _column_in_use(option, name, table)
+    _refuse_in_use(table, ends, columns, "edge_drop", "edge_categories")
     return tuple(name for name in table.types if name not in (*ends, *columns.edge_drop))
+
+
+def _edge_time(table: Table, columns: Columns) -> str | None:
+    """Return the column with the times of edges: the named one, or the only one with dates."""
+    name, kinds = columns.edge_time, table.types
+    if name:
+        if not (is_date(kinds[name]) or is_numeric(kinds[name])):
+            row, value = table.first_text(name) or (0, "")
+            raise GraphError(
+                f"{table.label}: column '{name}' holds '{value}' in {table.row(row)}, neither a "
+                "number nor a date such as 2024-03-01.",
+                column_remedy("Name another column", "edge_time"),
+            )
+        return name
+    dates = [name for name, kind in kinds.items() if is_date(kind)]
+    usual = [name for name in dates if name.strip().casefold() in _TIMES]
+    found = dates if len(dates) == 1 else usual
+    if len(found) == 1 and name is None:
+        return found[0]
+    if columns.as_of is None:
+        return None
+    several = f"several do: {list_names(dates, len(dates))}"
+    raise SettingError(
+        f"as_of needs a column of {table.label} that holds dates, and "
+        f"{several if dates else 'none does'}.",
+        column_remedy("Name the column", "edge_time") | column_remedy("Leave it out", "as_of"),
+    )

@@ -34,7 +34,7 @@ from hpgmn.tables.column_types import (
     refuse_infinite,
 )
 from hpgmn.tables.columns import Tables
-from hpgmn.tables.preparation import Log, Preparation, report_left_out
+from hpgmn.tables.preparation import Log, Preparation, check_columns, report_left_out
 from hpgmn.tables.sources import MISSING, Array, as_text, canonical
 
 _HEAD = 1 << 16  # rows that tell whether words are categories, names or free text
@@ -78,10 +78,9 @@ class EdgeColumnReader:
             trained, name = preparation.roles.get(role), getattr(tables, role)
             if trained in self.source and name is not None:
                 self.source[trained] = name
-        for column in preparation.edge_columns:
-            if self.source[column.name] == column.name:
-                column.check(self._table)
-            self._types[column.name] = type(column)
+        own = [column for name, column in self._fitted.items() if self.source[name] == name]
+        check_columns(own, self._table)
+        self._types = {name: type(column) for name, column in self._fitted.items()}
 
     @property
     def read_as(self) -> dict[str, str]:

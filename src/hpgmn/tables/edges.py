@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -13,16 +14,29 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from hpgmn.base.edge_types import MISSING
-from hpgmn.base.errors import GraphError, Remedy
-from hpgmn.tables.column_types import Category, Column, read_values
+from hpgmn.base.errors import GraphError, Remedy, SettingError
+from hpgmn.tables.column_types import Category, Column, Date, Number, describe_days, read_values
 from hpgmn.tables.columns import Tables
 from hpgmn.tables.edge_columns import EdgeColumnReader
+from hpgmn.tables.options import column_remedy
 from hpgmn.tables.preparation import Log
-from hpgmn.tables.sources import NUMBER, TEXT, Array, Table, as_numbers, as_text, canonical, decoded
+from hpgmn.tables.sources import (
+    NUMBER,
+    TEXT,
+    Array,
+    Table,
+    as_numbers,
+    as_text,
+    canonical,
+    decoded,
+    is_date,
+)
+from hpgmn.tables.splitting import read_times
 
 logger = logging.getLogger(__name__)
 
 _LOOKUP_EDGES = 1 << 21  # edges looked up at once, or as many as there are nodes
+_EVEN_WEIGHTS = 1_000
 _MOST = 0.9  # a guess is right if it explains this share of the unknown ends
 
 
@@ -98,6 +112,11 @@ def read_edges(
         read_as[tables.weight] = NUMBER
     if tables.edge_type is not None:
         read_as[tables.edge_type] = TEXT
+    limit = None if tables.as_of is None else time_limit(tables)
+    time, times = tables.edge_time or "", np.empty(0 if limit is None else num_edges)
+    time_type = Date if time and is_date(table.types[time]) else Number
+    if limit is not None:
+        read_as[time] = time_type.read_as
     type_numbers: dict[str, int] = {}
     edge_index = np.empty((2, num_edges), np.int32)
     edge_weight = None if tables.weight is None else np.empty(num_edges, np.float32)
@@ -133,6 +152,9 @@ def read_edges(
         if tables.edge_type is not None and edge_type is not None:
             words = as_text(table, tables.edge_type, group.column(tables.edge_type))
             edge_type[start : start + size] = _number_words(words, type_numbers)
+        if limit is not None:
+            column = group.column(time).combine_chunks()
+            times[start : start + size] = time_type.read(table, time, column)
         reader.add(group, start)
         start += size
         progress(f"Reading the edges in {table.label}", start, num_edges)
@@ -149,13 +171,90 @@ def read_edges(
             "weights must be finite and positive.",
             Remedy("Remove such edges") | Remedy("Use no weights", option="weight", value=""),
         )
+    if edge_weight is not None and tables.preparation is None and num_edges:
+        _warn_uneven(tables, edge_weight)
     is_known = edge_index.min(axis=0) >= 0
+    if limit is not None:
+        is_known &= _are_early(tables, times, limit, log)
     columns_read = reader.finish(is_known, log)
-    if unknown.count:
+    if unknown.count or limit is not None:
         edge_index = edge_index[:, is_known]
         edge_weight = None if edge_weight is None else edge_weight[is_known]
         edge_type = None if edge_type is None else edge_type[is_known]
     return EdgeData(edge_index, edge_weight, edge_type, list(type_numbers), *columns_read)
+
+
+def _warn_uneven(tables: Tables, weight: Array) -> None:
+    """Warn of weights of which a few dominate all sums over neighbours."""
+    low, high = float(weight.min()), float(weight.max())
+    if high > _EVEN_WEIGHTS * low > 0:
+        remedy = Remedy("Scale them, for example by log(1 + weight)") | Remedy(
+            "Use no weights; the column is an attribute in any case", option="weight", value=""
+        )
+        message = "%s: weights in column '%s' range from %.3g to %.3g: few edges dominate. %s"
+        logger.warning(message, tables.edges.label, tables.weight, low, high, remedy)
+
+
+def newest_validation_time(tables: Tables, val: Array) -> str | None:
+    """Return the time up to which edges may be trained on, if nodes are split by time."""
+    assert tables.split_by is not None
+    kind, column = tables.split_by
+    if kind != "time" or tables.edge_time is None:
+        return None
+    has_dates = is_date(tables.nodes.types[column])
+    if has_dates != is_date(tables.edges.types[tables.edge_time]):
+        logger.warning(
+            "%s: times of edges in '%s' cannot be compared with '%s' of nodes, so models see all "
+            "edges. %s",
+            *(tables.edges.label, tables.edge_time, column),
+            column_remedy("Name the time up to which they may", "as_of"),
+        )
+        return None
+    newest = float(read_times(tables.nodes, column)[val[:, 0]].max())
+    return describe_days(newest) if has_dates else repr(newest)
+
+
+def time_limit(tables: Tables) -> float:
+    """Return the last time of edges to train on: days, of a date its end, or a number."""
+    assert tables.edge_time is not None
+    assert tables.as_of is not None
+    is_days = is_date(tables.edges.types[tables.edge_time])
+    text = tables.as_of.strip()
+    try:
+        if not is_days:
+            return float(text)
+        moment = np.datetime64(datetime.datetime.fromisoformat(text).replace(tzinfo=None), "us")
+    except ValueError:
+        example = "date such as 2024-03-01" if is_days else "number"
+        raise SettingError(
+            f"as_of takes a {example}, as column '{tables.edge_time}' of {tables.edges.label} "
+            f"holds (got '{tables.as_of}').",
+            column_remedy("Write it so", "as_of"),
+        ) from None
+    days = float(Date.read(tables.edges, "", pa.array([moment]))[0])
+    return float(np.nextafter(days + 1, 0)) if len(text) == len("2024-03-01") else days
+
+
+def _are_early(tables: Tables, times: Array, limit: float, log: Log) -> Array:
+    """Mark edges to train on; an edge without a time counts as later."""
+    is_early: Array = times <= limit
+    where = f"{tables.edges.label}: column '{tables.edge_time}'"
+    if not is_early.any():
+        first = np.nanmin(times, initial=np.inf)
+        is_days = is_date(tables.edges.types[tables.edge_time or ""])
+        begin = f"begins at {describe_days(first) if is_days else first}"
+        begin = begin if first < np.inf else "is empty"
+        raise GraphError(
+            f"{where} {begin}: no edge is left to train on as of {tables.as_of}.",
+            column_remedy("Choose a later time", "as_of")
+            | Remedy("Use all edges", option="edge_time", value=""),
+        )
+    count = int(is_early.sum())
+    log(
+        f"{where}: {count:,} edges up to {tables.as_of} to train on; {times.size - count:,} later "
+        "ones for tests and predictions only."
+    )
+    return is_early
 
 
 def _number_words(words: Any, numbers: dict[str, int]) -> Array:

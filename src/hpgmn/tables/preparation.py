@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from hpgmn.base.errors import Remedy, list_names
+from hpgmn.base.errors import HPGMNError, Remedy, list_names
 from hpgmn.tables.column_types import COLUMN_TYPES, Aggregate, Column, Degree, Sample, read_values
 from hpgmn.tables.sources import Array, Table
 
@@ -78,8 +78,7 @@ class Preparation:
 
     def attributes(self, table: Table, log: Log) -> Array:
         """Convert a table to float32 (N, F without aggregates); it must have all columns."""
-        for column in self.node_columns:
-            column.check(table)
+        check_columns(self.node_columns, table)
         types = {column.name: type(column) for column in self.node_columns}
         return self.matrix(read_values(table, types), table, log)
 
@@ -117,6 +116,18 @@ class Preparation:
         edge_columns = tuple(map(Column.from_dict, content.get("edge_columns", ())))
         about = dict(content["left_out"]), dict(content["roles"]), tuple(content["class_names"])
         return cls(columns, *about, edge_columns)
+
+
+def check_columns(columns: Sequence[Column], table: Table) -> None:
+    """Refuse a table that lacks columns or has another type in one."""
+    missing = [column.name for column in columns if column.name not in table.types]
+    if missing:
+        raise HPGMNError(
+            f"{table.label} has no column {list_names(missing)}, which the model was trained with.",
+            "Add it; single values may be missing",
+        )
+    for column in columns:
+        column.check(table)
 
 
 _LABEL = re.compile(

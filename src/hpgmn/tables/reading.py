@@ -20,9 +20,10 @@ from hpgmn.base.edge_types import MAX_TYPES, OTHER, match_types, merge_rare_type
 from hpgmn.base.errors import GraphError, Remedy, count_noun, list_names
 from hpgmn.base.tasks import is_known
 from hpgmn.tables.column_types import Column, Degree
-from hpgmn.tables.columns import Tables, column_remedy
+from hpgmn.tables.columns import Tables
 from hpgmn.tables.edge_columns import add_aggregates, is_repeated, log_degrees
-from hpgmn.tables.edges import EdgeData, id_keys, read_edges
+from hpgmn.tables.edges import EdgeData, id_keys, newest_validation_time, read_edges
+from hpgmn.tables.options import column_remedy
 from hpgmn.tables.preparation import Log, Preparation, fit
 from hpgmn.tables.sources import (
     NUMBER,
@@ -65,6 +66,7 @@ class TableData:
         edge_values: (E, columns) the columns of the edge table that are used.
         masks: (N,) or (N, S) booleans by part, or empty.
         preparation: how columns became attributes, in plain values; None if they are unchanged.
+        as_of: the time after which edges were left out; None: there are all.
     """
 
     x: Array
@@ -80,6 +82,7 @@ class TableData:
     masks: dict[str, Array]
     directed: bool
     preparation: dict[str, Any] | None
+    as_of: str | None = None
 
 
 def ignore_progress(step: str, done: int, total: int | None) -> None:
@@ -117,17 +120,16 @@ def read_tables(
     ids, labels, roles = _read_names(tables, has_integer_ids, progress)
     all_ids = ids
     if onto is not None:
-        if onto.is_weighted and tables.weight is None:
-            raise GraphError(
-                f"{tables.edges.label} has no weights, but the edges of graph '{onto.name}' have.",
-                Remedy("Add the column") | Remedy("Name it", option="weight"),
-            )
-        if onto.edge_type_names and tables.edge_type is None:
-            raise GraphError(
-                f"{tables.edges.label} has no edge types, but the edges of graph '{onto.name}' "
-                "have.",
-                column_remedy("Name their column", "edge_type"),
-            )
+        for role, noun, has_role in (
+            ("weight", "weights", onto.is_weighted),
+            ("edge_type", "edge types", onto.edge_type_names),
+        ):
+            if has_role and getattr(tables, role) is None:
+                raise GraphError(
+                    f"{tables.edges.label} has no {noun}, but the edges of graph '{onto.name}' "
+                    "have.",
+                    Remedy("Add the column") | Remedy("Name it", option=role),
+                )
         all_ids = _extend_ids(onto, tables, ids)
     preparation = tables.preparation
     earlier = preparation if preparation is not None else onto
@@ -144,6 +146,8 @@ def read_tables(
     masks = _masks(tables, roles, y)
     if tables.split_by is not None and y is not None:
         masks = split_by(tables.nodes, *tables.split_by, y, log)
+        if tables.preparation is None and tables.as_of is None:
+            tables = replace(tables, as_of=newest_validation_time(tables, masks["val"]))
     x = None
     if tables.prepare:
         progress(f"Preparing the attributes in {tables.nodes.label}", 0, None)
@@ -181,6 +185,7 @@ def read_tables(
         masks,
         tables.directed,
         None if preparation is None else preparation.as_dict(),
+        tables.as_of,
     )
 
 
@@ -202,6 +207,11 @@ def _aggregate(
         aggregates = (Degree.fitted(degrees),)
         x = aggregates[0].attributes(degrees).astype(np.float32)
     columns = (*preparation.node_columns, *aggregates)
+    for name in {column.name for column in aggregates} & set(preparation.names):
+        raise GraphError(
+            f"Column '{name}' of {tables.nodes.label} has the name of an aggregate of edges.",
+            Remedy("Rename it") | tables.nodes.drop_remedy(name),
+        )
     return replace(preparation, columns=columns, edge_columns=edges.columns), x
 
 

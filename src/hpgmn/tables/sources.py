@@ -43,7 +43,7 @@ _BLOCK_BYTES = 1 << 22
 _PAGE_BYTES = 1 << 20
 _ROW_BYTES = 8  # the minimum for a row of a graph: one number
 _LARGEST_BLOCK = (1 << 31) - 1
-_SEPARATORS = {".csv": (",", ";", "\t"), ".tsv": ("\t",)}
+_SEPARATORS = {".csv": (",", ";", "\t", "|"), ".tsv": ("\t",)}
 _COMMENTS = ("#", "%")
 _RAGGED = re.compile(r"Row #(\d+): Expected (\d+) columns, got (\d+)")
 _WHOLE = re.compile(r"[+-]?\d+(\.0*)?")
@@ -410,10 +410,10 @@ def _ragged_row(path: Path, row: int, expected: int, received: int) -> GraphErro
             f"{where} {received:,} of {expected:,} values; the file may be truncated.",
             "Correct the row, or write the file again",
         )
-    return GraphError(
-        f"{where} {received:,} values for {count_noun(expected, 'column')}.",
-        "Quote values that contain the separator",
-    )
+    remedy = "Quote values that contain the separator"
+    if expected == 1:
+        remedy = "Remove lines above the header, or separate its columns by commas"
+    return GraphError(f"{where} {received:,} values for {count_noun(expected, 'column')}.", remedy)
 
 
 def without_nat(values: Iterable[Any]) -> list[Any]:

@@ -42,7 +42,7 @@ def split_by(
                 f"{_unused(without & is_known(y), 'group')}."
             )
             return masks
-        times = _read_times(table, column)
+        times = read_times(table, column)
         masks = time_split(y, times)
         log(
             f"{table.label}: one split by '{column}', oldest 60 % train, newest 20 % test"
@@ -62,7 +62,7 @@ def _unused(without: Array, noun: str) -> str:
     return f"; labelled nodes in no part, because they have no {noun}: {count:,}" if count else ""
 
 
-def _read_times(table: Table, name: str) -> Array:
+def read_times(table: Table, name: str) -> Array:
     """Read numbers, or dates in days; missing ones are NaN."""
     for column_type in (Number, Date):
         if column_type.holds(table.types[name]):

@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpgmn.base.errors import GraphError, Remedy
-from hpgmn.tables.columns import Tables, column_remedy
+from hpgmn.tables.columns import Tables
+from hpgmn.tables.options import column_remedy
 
 Array = NDArray[Any]
 
@@ -55,7 +56,8 @@ def read_targets(
             f"{where} has a single value, {known[0]:g}, so there is nothing to predict.",
             column_remedy("Name another column", "label"),
         )
-    return np.asarray([*known, math.nan])[np.concatenate(codes)]
+    targets = np.asarray([*known, math.nan])
+    return np.asarray(targets[np.concatenate(codes)])
 
 
 def _number(word: str) -> float | None:

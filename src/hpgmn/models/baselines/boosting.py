@@ -273,10 +273,7 @@ class Boosting(RowModel):
         rows = np.repeat(self.table(replica, np.array([node])), len(own), axis=0)
         rows[:, : own.shape[1]] = own
         scores = np.asarray(self._boosters[replica].predict(rows, raw_score=True, num_threads=1))
-        logits = self._logits(scores)
-        if self._task.is_regression:
-            logits = self._task.subset([replica]).objective_on("cpu").values(logits[None])[0]
-        return logits.numpy()
+        return self._logits(scores).numpy()
 
     def contributions(self, replica: int, nodes: Array) -> Array:
         """Return the contribution of each column to each raw score: (B, trees, W + 1).
