@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from hpgmn import nn, transforms
     from hpgmn.auditing import Audit, audit
     from hpgmn.base.errors import HPGMNError
-    from hpgmn.classifier import HPGMNClassifier
+    from hpgmn.classifier import HPGMNClassifier, HPGMNRegressor
     from hpgmn.graph import (
         Graph,
         Split,
@@ -37,6 +37,7 @@ _HOMES = {
     "Comparison": "runs.compare",
     "Graph": "graph",
     "HPGMNClassifier": "classifier",
+    "HPGMNRegressor": "classifier",
     "HPGMNError": "base.errors",
     "LocalStatistics": "statistics",
     "Run": "runs.run",
@@ -67,6 +68,7 @@ __all__ = [
     "Graph",
     "HPGMNClassifier",
     "HPGMNError",
+    "HPGMNRegressor",
     "LocalStatistics",
     "Run",
     "Split",

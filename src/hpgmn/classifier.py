@@ -1,12 +1,13 @@
-"""HPGMNClassifier: fit and predict on a graph, in the manner of scikit-learn."""
+"""HPGMNClassifier and HPGMNRegressor: fit and predict in the manner of scikit-learn."""
 
 from __future__ import annotations
 
 import dataclasses
 import inspect
 import logging
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, overload
+from typing import Any, ClassVar, Self, overload
 
 import numpy as np
 import torch
@@ -16,13 +17,14 @@ from torch import Tensor
 from hpgmn.base.calibration import Calibrator, calibrated_probabilities, decision_logits
 from hpgmn.base.errors import GraphError, HPGMNError, SettingError
 from hpgmn.base.files import write_error, write_text
-from hpgmn.base.metrics import BALANCED_METRICS, require_metric
+from hpgmn.base.metrics import BALANCED_METRICS, plain_score, require_metric
 from hpgmn.base.settings import make_settings, read_yaml, to_plain
+from hpgmn.base.tasks import is_known, is_target
 from hpgmn.evaluation.scores import scores
 from hpgmn.explain import Explanation, ModelExplanation, explain_model, explain_node
 from hpgmn.graph import Array, Graph, Split, Splits
-from hpgmn.models import find_model
-from hpgmn.models.stage import Replica
+from hpgmn.models import find_model, task_settings
+from hpgmn.models.stage import Replica, require_task
 from hpgmn.training.checks import check_split, class_number, positive_class, seen_labels
 from hpgmn.training.ensemble import ENSEMBLE_FILE, MEMBERS_FOLDER
 from hpgmn.training.replicas import fit_replicas
@@ -42,47 +44,29 @@ _COMMON: dict[str, Any] = {
 }
 
 
-def _defaults(model: str) -> dict[str, Any]:
+def _defaults(model: str, common: Mapping[str, Any] = _COMMON, **changed: Any) -> dict[str, Any]:
     """Return every hyperparameter with its default."""
     settings = find_model(model).settings
-    return _COMMON | {info.name: info.default for info in dataclasses.fields(settings)}
+    own = {info.name: info.default for info in dataclasses.fields(settings)}
+    return {**common, **own, **{name: value for name, value in changed.items() if name in own}}
+
+
+def _signature(defaults: Mapping[str, Any]) -> inspect.Signature:
+    """Return every keyword of the default model, for help() and editors."""
+    kind = inspect.Parameter.KEYWORD_ONLY
+    return inspect.Signature(
+        [inspect.Parameter(name, kind, default=value) for name, value in defaults.items()]
+    )
 
 
 class UnknownHyperparameterError(SettingError, TypeError):
     """A keyword that no setting has: an error of ours, and what Python raises for such a call."""
 
 
-class HPGMNClassifier:
-    """A node classifier whose every hyperparameter is a keyword.
+class _NodeEstimator:
+    """What classifier and regressor have in common."""
 
-    Args:
-        seed: the seed of the initial values and of dropout.
-        model: "hpgmn", or another name of ``hpgmn models``.
-        device: "cpu" or "cuda".
-        metric: what chooses the best epoch on the validation nodes: accuracy, balanced_accuracy,
-            macro_f1, roc_auc, average_precision or, for two classes, precision@K.
-        positive: the class that average_precision and precision@K of two classes look for; None
-            for the rarest among train and validation nodes.
-        calibrate: whether probabilities are calibrated on the validation nodes;
-            the predicted classes are the same.
-        **settings: any key of ``hpgmn settings``; what is not given has its default.
-
-    Learned attributes: ``saved_`` (the trained model), ``classes_`` (names), ``val_score_``.
-
-    >>> from hpgmn import trading_network
-    >>> graph = trading_network(num_nodes=200, seed=1).graph
-    >>> model = HPGMNClassifier(seed=0, epochs=5, hidden_dim=8, neighbors="both")
-    >>> model.fit(graph, split=0).predict(graph).shape
-    (200,)
-    """
-
-    # Every keyword of the default model, for help() and editors.
-    __signature__ = inspect.Signature(
-        [
-            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=value)
-            for name, value in _defaults("hpgmn").items()
-        ]
-    )
+    _common: ClassVar[Mapping[str, Any]] = _COMMON
     seed: int
     model: str
     device: str
@@ -93,8 +77,12 @@ class HPGMNClassifier:
     def __init__(self, **parameters: Any) -> None:
         self._store(parameters)
 
+    @classmethod
+    def _defaults(cls, model: str) -> dict[str, Any]:
+        return _defaults(model)
+
     def _store(self, parameters: dict[str, Any]) -> None:
-        defaults = _defaults(str(parameters.get("model", _COMMON["model"])))
+        defaults = self._defaults(str(parameters.get("model", _COMMON["model"])))
         for name in parameters:
             if name not in defaults:
                 raise UnknownHyperparameterError(
@@ -108,11 +96,11 @@ class HPGMNClassifier:
         """Return every hyperparameter, as scikit-learn requires."""
         return {name: getattr(self, name) for name in self._names}
 
-    def set_params(self, **parameters: Any) -> HPGMNClassifier:
+    def set_params(self, **parameters: Any) -> Self:
         """Change hyperparameters; with another model, those it does not know are dropped."""
         kept = self.get_params()
         if parameters.get("model", self.model) != self.model:
-            known = _defaults(str(parameters["model"]))
+            known = self._defaults(str(parameters["model"]))
             for name in [name for name in kept if name not in known]:
                 delattr(self, name)
                 del kept[name]
@@ -121,12 +109,12 @@ class HPGMNClassifier:
 
     def _changed(self) -> dict[str, Any]:
         """Return the hyperparameters that differ from their defaults."""
-        defaults = _defaults(self.model)
+        defaults = self._defaults(self.model)
         return {name: value for name, value in self.get_params().items() if value != defaults[name]}
 
     def __repr__(self) -> str:
         changed = ", ".join(f"{key}={value!r}" for key, value in self._changed().items())
-        return f"HPGMNClassifier({changed})"
+        return f"{type(self).__name__}({changed})"
 
     def _repr_html_(self) -> str:
         """Model, changed hyperparameters and what was fitted, for notebooks."""
@@ -142,11 +130,11 @@ class HPGMNClassifier:
             facts += [("Fitted", "yes"), ("Classes", ", ".join(map(str, self.classes_)))]
         if hasattr(self, "val_score_"):  # a loaded model does not know it
             facts.append((f"Validation {self.metric}", f"{self.val_score_:.3f}"))
-        return facts_html("HPGMNClassifier", facts)
+        return facts_html(type(self).__name__, facts)
 
     def fit(
         self, graph: Graph, split: int = 0, *, train: Array | None = None, val: Array | None = None
-    ) -> HPGMNClassifier:
+    ) -> Self:
         """Train on a stored split, or on the nodes of two masks.
 
         Args:
@@ -158,15 +146,22 @@ class HPGMNClassifier:
         chosen = _split(graph, split, train, val)
         for line in check_split(graph, chosen, split if train is None else "given"):
             logger.warning("Graph '%s'. %s", graph.name, line)
+        if graph.is_regression != isinstance(self, HPGMNRegressor):
+            kind, other = ("classes", "HPGMNClassifier")
+            if graph.is_regression:
+                kind, other = ("numbers", "HPGMNRegressor")
+            raise HPGMNError(f"The labels of '{graph.name}' are {kind}.", f"Use {other}")
         require_metric(self.metric, graph.num_classes, f"'{graph.name}'")
         labels = seen_labels(graph, [chosen])
         positive = positive_class(self.metric, labels, graph.class_names, self.positive)
         entry = find_model(self.model)
-        values = {k: v for k, v in self.get_params().items() if k not in _COMMON}
+        values = {k: v for k, v in self.get_params().items() if k not in self._common}
+        settings = make_settings(entry.settings, values)
+        require_task(entry, settings, graph)
         fitted = fit_replicas(
             graph,
             entry,
-            [Replica(split, self.seed, make_settings(entry.settings, values))],
+            [Replica(split, self.seed, settings)],
             [(chosen.train, chosen.val)],
             device=self.device,
             metric=self.metric,
@@ -180,7 +175,7 @@ class HPGMNClassifier:
             calibrator=Calibrator(method, self.metric in BALANCED_METRICS),
         )
         self.classes_ = np.asarray(graph.class_names)
-        self.val_score_ = float(fitted.val_score[0])
+        self.val_score_ = plain_score(self.metric, float(fitted.val_score[0]))
         return self
 
     def _check_common(self) -> None:
@@ -196,23 +191,13 @@ class HPGMNClassifier:
 
     def _require_fitted(self) -> SavedModel:
         if not hasattr(self, "saved_"):
-            raise HPGMNError("This HPGMNClassifier is not fitted.", "Call fit(graph) first")
+            raise HPGMNError(f"This {type(self).__name__} is not fitted.", "Call fit(graph) first")
         return self.saved_
 
     def _require_usable(self) -> SavedModel:
         saved = self._require_fitted()
         _require_device(self.device)
         return saved
-
-    def predict_proba(self, graph: Graph) -> Array:
-        """Return the (N, C) class probabilities of every node, of this graph or another."""
-        saved = self._require_usable()
-        logits = saved.logits(graph, self.device)
-        return np.asarray(calibrated_probabilities(logits, saved.calibration)[0].numpy())
-
-    def predict(self, graph: Graph) -> Array:
-        """Return the (N,) class number of every node; ``classes_`` has the names."""
-        return np.asarray(self._decision_logits(graph)[0].argmax(dim=-1).numpy())
 
     def _decision_logits(self, graph: Graph) -> Tensor:
         saved = self._require_usable()
@@ -221,7 +206,7 @@ class HPGMNClassifier:
     def score(self, graph: Graph, mask: Array | None = None) -> float:
         """Return the metric on the labelled nodes of a mask (all labelled nodes without one)."""
         saved = self._require_usable()
-        chosen = graph.y >= 0
+        chosen = is_known(graph.y)
         if mask is not None:
             if np.shape(mask) != chosen.shape:
                 raise GraphError(
@@ -275,7 +260,7 @@ class HPGMNClassifier:
         write_text(target / PARAMETERS_FILE, yaml.safe_dump(content, sort_keys=False))
 
     @classmethod
-    def load(cls, folder: str | Path, model: str | None = None) -> HPGMNClassifier:
+    def load(cls, folder: str | Path, model: str | None = None) -> Self:
         """Load a saved classifier, or the first replica of a run folder.
 
         Args:
@@ -295,6 +280,9 @@ class HPGMNClassifier:
                 "Give a folder that save() or `hpgmn train` wrote.",
             )
         saved = SavedModel.read(source / MODEL_FILE, model).choose([0])
+        if is_target(saved.train_labels) != issubclass(cls, HPGMNRegressor):
+            kind = "HPGMNRegressor" if is_target(saved.train_labels) else "HPGMNClassifier"
+            raise HPGMNError(f"{source} holds a model of {kind}.", f"Load it with {kind}")
         replica = saved.replicas[0]
         values = {
             i.name: getattr(replica.settings, i.name) for i in dataclasses.fields(replica.settings)
@@ -302,13 +290,93 @@ class HPGMNClassifier:
         for name in (PARAMETERS_FILE, "config.yaml"):  # of save(), of a run
             if (source / name).is_file():
                 content = read_yaml(source / name)
-                stored = ("metric", "positive", "calibrate")
-                values |= {name: content.get(name, _COMMON[name]) for name in stored}
+                stored = [n for n in ("metric", "positive", "calibrate") if n in cls._common]
+                values |= {name: content.get(name, cls._common[name]) for name in stored}
                 break
         loaded = cls(model=saved.entry.name, seed=replica.seed, **values)
         loaded.saved_ = saved
         loaded.classes_ = np.asarray(saved.class_names)
         return loaded
+
+
+class HPGMNClassifier(_NodeEstimator):
+    """A node classifier whose every hyperparameter is a keyword.
+
+    Args:
+        seed: the seed of the initial values and of dropout.
+        model: "hpgmn", or another name of ``hpgmn models``.
+        device: "cpu" or "cuda".
+        metric: what chooses the best epoch on the validation nodes: accuracy, balanced_accuracy,
+            macro_f1, roc_auc, average_precision or, for two classes, precision@K.
+        positive: the class that average_precision and precision@K of two classes look for; None
+            for the rarest among train and validation nodes.
+        calibrate: whether probabilities are calibrated on the validation nodes;
+            the predicted classes are the same.
+        **settings: any key of ``hpgmn settings``; what is not given has its default.
+
+    Learned attributes: ``saved_`` (the trained model), ``classes_`` (names), ``val_score_``.
+
+    >>> from hpgmn import trading_network
+    >>> graph = trading_network(num_nodes=200, seed=1).graph
+    >>> model = HPGMNClassifier(seed=0, epochs=5, hidden_dim=8, neighbors="both")
+    >>> model.fit(graph, split=0).predict(graph).shape
+    (200,)
+    """
+
+    __signature__ = _signature(_defaults("hpgmn"))
+
+    def predict_proba(self, graph: Graph) -> Array:
+        """Return the (N, C) class probabilities of every node, of this graph or another."""
+        saved = self._require_usable()
+        logits = saved.logits(graph, self.device)
+        return np.asarray(calibrated_probabilities(logits, saved.calibration)[0].numpy())
+
+    def predict(self, graph: Graph) -> Array:
+        """Return the (N,) class number of every node; ``classes_`` has the names."""
+        return np.asarray(self._decision_logits(graph)[0].argmax(dim=-1).numpy())
+
+
+class HPGMNRegressor(_NodeEstimator):
+    """A node regressor whose every hyperparameter is a keyword: the labels are numbers.
+
+    Args:
+        seed: the seed of the initial values and of dropout.
+        model: "hpgmn", or another name of ``hpgmn models``.
+        device: "cpu" or "cuda".
+        metric: what chooses the best epoch on the validation nodes: r2, rmse, mae or spearman.
+        **settings: any key of ``hpgmn settings``; what is not given has its default.
+
+    Learned attributes: ``saved_`` (the trained model) and ``val_score_``.
+
+    >>> from hpgmn import random_splits
+    >>> random = np.random.default_rng(0)
+    >>> x = random.normal(size=(100, 3))
+    >>> graph = Graph(x, random.integers(100, size=(2, 300)), x.sum(axis=1))
+    >>> graph = graph.with_splits(random_splits(graph))
+    >>> HPGMNRegressor(epochs=5, hidden_dim=8).fit(graph).predict(graph).shape
+    (100,)
+    """
+
+    _common: ClassVar[Mapping[str, Any]] = {
+        "seed": 0,
+        "model": "hpgmn",
+        "device": "cpu",
+        "metric": "r2",
+    }
+    positive, calibrate = None, False  # about classes
+
+    @classmethod
+    def _defaults(cls, model: str) -> dict[str, Any]:
+        usual = task_settings(find_model(model).settings, {}, is_regression=True)
+        return _defaults(model, cls._common, **usual)
+
+    def predict(self, graph: Graph) -> Array:
+        """Return the (N,) predicted target of every node, of this graph or another."""
+        saved = self._require_usable()
+        return np.asarray(saved.logits(graph, self.device)[0, :, 0].numpy())
+
+
+HPGMNRegressor.__signature__ = _signature(HPGMNRegressor._defaults("hpgmn"))  # type: ignore[attr-defined]
 
 
 def _require_device(device: str) -> None:

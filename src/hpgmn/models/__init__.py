@@ -21,7 +21,6 @@ from hpgmn.base.settings import read_yaml
 
 if TYPE_CHECKING:
     from hpgmn.base.settings import FitSettings
-    from hpgmn.graph import Graph
     from hpgmn.models.stage import ModelEntry
 
 _SHIPPED = Path(__file__).with_name("shipped")
@@ -134,11 +133,11 @@ def settings_for(graph: str | None = None, model: str = "hpgmn") -> dict[str, An
 
 
 def task_settings(
-    kind: type[FitSettings], settings: Mapping[str, Any], graph: Graph
+    kind: type[FitSettings], settings: Mapping[str, Any], *, is_regression: bool
 ) -> dict[str, Any]:
     """Return settings in which a regression reads the mean targets of neighbours by default."""
     info: Any = next((info for info in fields(kind) if info.name == "statistics"), None)
-    if info is None or not graph.is_regression or "statistics" in settings:
+    if info is None or not is_regression or "statistics" in settings:
         return dict(settings)
     usual: tuple[str, ...] = info.default
     return {**settings, "statistics": (*usual, "target_means")}

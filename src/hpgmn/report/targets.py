@@ -67,7 +67,9 @@ def errors(truth: Array, predicted: Array) -> str:
         axes = figure.add_subplot()
         axes.set(xlabel="prediction minus true value", ylabel="test nodes")
         most = float(np.abs(difference).max()) or 1.0
-        axes.hist(difference, np.linspace(-most, most, 42), color=TRAINING, ec="white", lw=0.6)
+        axes.hist(
+            difference, np.linspace(-most, most, 42).tolist(), color=TRAINING, ec="white", lw=0.6
+        )
         axes.axvline(
             float(np.median(difference)), color=VALIDATION, ls="--", lw=1.4, label="median"
         )

@@ -12,7 +12,8 @@ from torch import Tensor
 
 from hpgmn.base.calibration import decision_logits
 from hpgmn.base.errors import HPGMNError
-from hpgmn.base.metrics import METRICS, require_metric
+from hpgmn.base.metrics import METRICS, REGRESSION_METRICS, mean_logits, require_metric
+from hpgmn.base.tasks import is_known
 from hpgmn.evaluation.scores import Score, class_report, scores
 from hpgmn.graph import Array, Graph
 from hpgmn.runs.folder import PREDICTIONS_FILE
@@ -28,7 +29,8 @@ def metric_names(
     Args:
         metrics: None for ``default`` and all others but precision@K.
     """
-    given = metrics.split(",") if isinstance(metrics, str) else metrics or [default, *METRICS]
+    usual = METRICS if num_classes else REGRESSION_METRICS
+    given = metrics.split(",") if isinstance(metrics, str) else metrics or [default, *usual]
     names = list(dict.fromkeys(name.strip() for name in given))
     for name in names:
         require_metric(name, num_classes, f"'{graph}'")
@@ -43,7 +45,7 @@ def score_predictions(
     class_names: Sequence[str],
     positive: int,
 ) -> dict[str, Any]:
-    """Return scores of masked nodes by metric, the first one in detail, and by class.
+    """Return scores of masked nodes by metric, the first one in detail, and by class if it has any.
 
     Args:
         logits: (R, N, C) decision logits.
@@ -51,6 +53,10 @@ def score_predictions(
     """
     scored = {name: Score.of(scores(logits, y, masks, name, positive)) for name in names}
     score = scored[names[0]]
+    classes: dict[str, Any] = {}
+    if class_names:
+        predicted = logits.argmax(dim=-1).numpy()
+        classes["classes"] = class_report(predicted, y, masks, class_names)
     return {
         "runs": len(masks),
         "metric": names[0],
@@ -59,8 +65,30 @@ def score_predictions(
         "score_std": score.std,
         "score": list(score.values),
         "metrics": {name: {"mean": value.mean, "std": value.std} for name, value in scored.items()},
-        "classes": class_report(logits.argmax(dim=-1).numpy(), y, masks, class_names),
+        **classes,
     }
+
+
+def interval_coverage(
+    values: Tensor, y: Array, masks: Sequence[Array], splits: Sequence[int], metrics: dict[str, Any]
+) -> list[dict[str, Any]]:
+    """Return the share of masked nodes inside the intervals of a regression, mean over splits.
+
+    Args:
+        values: (R, N, 1) predicted targets.
+        splits: R, the split of each replica.
+        metrics: the content of ``metrics.json``.
+    """
+    intervals, held = metrics["intervals"], []
+    for split, widths in zip(metrics["splits"], intervals["half_width"], strict=True):
+        places = [place for place, other in enumerate(splits) if other == split]
+        errors = np.abs(mean_logits(values[places])[:, 0].numpy() - y)[masks[places[0]]]
+        held.append([(errors <= (np.inf if w is None else w)).mean() for w in widths])
+    shares = np.mean(held, axis=0).tolist()
+    return [
+        {"nominal": nominal, "coverage": share}
+        for nominal, share in zip(intervals["nominal"], shares, strict=True)
+    ]
 
 
 def stored_predictions(model: Predictor, path: Path) -> tuple[Tensor, Array, list[Array]]:
@@ -69,6 +97,8 @@ def stored_predictions(model: Predictor, path: Path) -> tuple[Tensor, Array, lis
         *(path, model.replicas, model.class_names), int(model.metadata["num_nodes"])
     )
     _require_test_nodes(masks, model.metadata["graph"])
+    if not model.class_names:
+        return chances, y, masks
     logs = chances.clamp(min=torch.finfo(chances.dtype).tiny).log()
     return logs + torch.from_numpy(model.calibration[:, 2:]).to(logs.dtype), y, masks
 
@@ -90,15 +120,19 @@ def predict_labelled(
         folder: of the run, whose predictions tell which nodes it has seen.
         new: positions of new nodes, if only these are scored.
     """
-    if (graph.y < 0).all():
+    known = is_known(graph.y)
+    if not known.any():
         raise HPGMNError(
             f"Graph '{graph.name}' has no labels to score against.",
             "Give labels, or predict instead",
         )
-    if graph.class_names[: len(model.class_names)] != model.class_names[: graph.num_classes]:
+    names = model.class_names
+    if graph.is_regression == bool(names) or (
+        graph.class_names[: len(names)] != names[: graph.num_classes]
+    ):
         raise HPGMNError(
-            f"The classes of '{graph.name}' are not those of the model: "
-            f"{', '.join(model.class_names)}.",
+            f"The labels of '{graph.name}' are not those of the model: "
+            f"{', '.join(names) or 'it predicts numbers'}.",
             "Give them in the same order",
         )
     is_trained = graph.fingerprint == model.metadata["fingerprint"]
@@ -108,7 +142,7 @@ def predict_labelled(
         masks = _test_masks(model, graph)
     else:
         masks = _unseen_masks(model, graph, folder / PREDICTIONS_FILE)
-    left_out = [int((graph.y >= 0).sum() - mask.sum()) for mask in masks]
+    left_out = [int(known.sum() - mask.sum()) for mask in masks]
     nodes = "test nodes" if is_trained else _scored_nodes(left_out)
     about: dict[str, Any] = {"graph": graph.name, "nodes": nodes if new is None else "new nodes"}
     if not is_trained:
@@ -121,7 +155,7 @@ def _test_masks(model: Predictor, graph: Graph) -> list[Array]:
     """Return the test nodes of each replica on the trained graph."""
     masks = [graph.split(replica.split).test for replica in model.replicas]
     _require_test_nodes(masks, graph.name)
-    if (np.stack(masks) & (model.train_labels >= 0)).any():
+    if (np.stack(masks) & is_known(model.train_labels)).any():
         raise HPGMNError(
             f"The splits of '{graph.name}' changed: train nodes of the model are test nodes now.",
             "Restore the splits, or train again",
@@ -132,7 +166,7 @@ def _test_masks(model: Predictor, graph: Graph) -> list[Array]:
 def _new_masks(model: Predictor, graph: Graph, new: Array) -> list[Array]:
     """Return the labelled nodes that the trained graph does not have, for each replica."""
     mask = np.zeros(graph.num_nodes, bool)
-    mask[new[graph.y[new] >= 0]] = True
+    mask[new[is_known(graph.y[new])]] = True
     if not mask.any():
         raise HPGMNError(
             f"None of the {len(new):,} new nodes of '{graph.name}' has a label.",
@@ -143,13 +177,13 @@ def _new_masks(model: Predictor, graph: Graph, new: Array) -> list[Array]:
 
 def _unseen_masks(model: Predictor, graph: Graph, path: Path) -> list[Array]:
     """Return the labelled nodes of another graph that a replica has not seen."""
-    known = graph.y >= 0
+    known = is_known(graph.y)
     if graph.node_ids is None or model.node_ids is None:
         return [known for _ in model.replicas]
     used = read_used_ids(path) if path.is_file() else {}
     masks = []
     for replica, labels in zip(model.replicas, model.train_labels, strict=True):
-        trained = model.node_ids[labels >= 0].tolist()
+        trained = model.node_ids[is_known(labels)].tolist()
         ids = [*trained, *used.get(replica.split, ())]
         masks.append(known & ~np.isin(graph.node_ids, ids))
     if not all(mask.any() for mask in masks):

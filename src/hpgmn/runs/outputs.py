@@ -30,7 +30,7 @@ from hpgmn.base.files import (
 from hpgmn.base.machine import hardware, peak_memory_mb
 from hpgmn.base.metrics import REGRESSION_METRICS, plain_score
 from hpgmn.base.parsing import read_json
-from hpgmn.base.tasks import is_target
+from hpgmn.base.tasks import hide_labels, is_known, is_target
 from hpgmn.base.version import __version__
 from hpgmn.graph import Array, Graph, Split
 from hpgmn.models.stage import Replica
@@ -358,25 +358,33 @@ def read_predictions(
 def read_test_probabilities(
     path: Path, replicas: Sequence[Replica], class_names: Sequence[str], num_nodes: int
 ) -> tuple[Tensor, Array, list[Array]]:
-    """Read probabilities (R, N, C), labels (N,) and R masks of the labelled test nodes."""
+    """Read probabilities (R, N, C), labels (N,) and R masks of the labelled test nodes.
+
+    Without classes they are predicted targets (R, N, 1).
+    """
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    chances = [f"probability_{name}" for name in class_names]
+    chances = [f"probability_{name}" for name in class_names] or ["prediction"]
     columns = ["split", "seed", "node", "role", "label", *chances]
     table, _ = read_predictions(path, columns, pc.field("role") == "test")
-    names = pa.array([str(name) for name in class_names])
-    classes = pc.fill_null(pc.index_in(table["label"], value_set=names), -1).to_numpy()
+    if class_names:
+        names = pa.array([str(name) for name in class_names])
+        classes = pc.fill_null(pc.index_in(table["label"], value_set=names), -1).to_numpy()
+    else:
+        table = table.drop_null()
+        classes = table["label"].to_numpy().astype(np.float64)
     split, seed, nodes = (table[name].to_numpy() for name in ("split", "seed", "node"))
     if nodes.size and not 0 <= int(nodes.min()) <= int(nodes.max()) < num_nodes:
         raise damaged_file(path, f"names nodes beyond the {num_nodes:,} there are")
     rows = np.stack([table[name].to_numpy() for name in chances], axis=1)
-    y = np.full(num_nodes, -1, np.int64)
+    rows = rows if class_names else rows.astype(np.float64)
+    y = hide_labels(np.zeros(num_nodes, classes.dtype if not class_names else np.int64), False)
     y[nodes] = classes
-    probabilities = np.zeros((len(replicas), num_nodes, len(class_names)), rows.dtype)
+    probabilities = np.zeros((len(replicas), num_nodes, len(chances)), rows.dtype)
     masks = []
     for number, replica in enumerate(replicas):
-        own = (split == replica.split) & (seed == replica.seed) & (classes >= 0)
+        own = (split == replica.split) & (seed == replica.seed) & is_known(classes)
         probabilities[number, nodes[own]] = rows[own]
         masks.append(np.isin(np.arange(num_nodes), nodes[own]))
     return torch.from_numpy(probabilities), y, masks

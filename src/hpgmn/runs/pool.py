@@ -309,13 +309,12 @@ class _PoolWork:
 
     def _fit(self, member: Member, row: dict[str, Any]) -> TrainedMember:
         training = self.training
-        kind = find_model(member.model).settings
+        kind, is_regression = find_model(member.model).settings, training.graph.is_regression
+        settings = task_settings(kind, member.settings, is_regression=is_regression)
         spec = replace(
             training.spec,
             model=member.model,
-            settings=settings_dict(
-                make_settings(kind, task_settings(kind, member.settings, training.graph))
-            ),
+            settings=settings_dict(make_settings(kind, settings)),
             selection={},
             refit=False,
         )

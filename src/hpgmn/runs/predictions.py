@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +32,8 @@ class Predictions:
         num_new: nodes of the graph that the model was not trained on; None for the trained graph.
         of: the class by whose probability nodes are ranked; None if they are not.
         reasons: (M,) the main reason for that class, in words; None if nodes are not ranked.
+        half_widths: of the prediction intervals of a regression, whose labels are numbers, by their
+            coverage; None: infinite.
         sets: (M, C) the classes that hold the true one with the required coverage; None without.
     """
 
@@ -42,6 +46,7 @@ class Predictions:
     num_new: int | None
     of: str | None = None
     reasons: Array | None = None
+    half_widths: Mapping[float, float | None] = field(default_factory=dict)
     sets: Array | None = None
 
     @property
@@ -49,11 +54,28 @@ class Predictions:
         """(M,) the probability of the most probable class."""
         return np.asarray(self.probabilities.max(axis=1))
 
+    @property
+    def intervals(self) -> dict[str, Array]:
+        """(M,) the ends of a regression's intervals, such as "low_80" and "high_80"."""
+        ends = {}
+        for coverage, half in self.half_widths.items():
+            width = math.inf if half is None else half
+            ends[f"low_{100 * coverage:g}"] = self.labels - width
+            ends[f"high_{100 * coverage:g}"] = self.labels + width
+        return ends
+
     def to_table(self) -> pa.Table:
-        """Return a pyarrow table: node_id, prediction, confidence and a probability per class."""
+        """Return a pyarrow table: node_id, prediction, confidence and a probability per class.
+
+        Of a regression: node_id, prediction and the ends of its intervals.
+        """
         import pyarrow as pa
 
-        columns: dict[str, Any] = {
+        columns: dict[str, Any]
+        if not self.class_names:
+            columns = {"node_id": self.node_ids, "prediction": self.labels}
+            return pa.table(columns | self.intervals)
+        columns = {
             "node_id": self.node_ids,
             "prediction": pa.array(self.labels.tolist(), pa.string()),
             "confidence": self.confidence,
@@ -81,3 +103,10 @@ class Predictions:
                 pyarrow.csv.write_csv(table, draft)
             else:
                 pyarrow.parquet.write_table(table, draft, write_page_checksum=True)
+
+
+def half_widths(metrics: Mapping[str, Any], split: int) -> dict[float, float | None]:
+    """Return the half widths of a regression's intervals by coverage, from ``metrics.json``."""
+    intervals = metrics["intervals"]
+    widths = intervals["half_width"][metrics["splits"].index(split)]
+    return dict(zip(intervals["nominal"], widths, strict=True))

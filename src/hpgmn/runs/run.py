@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hpgmn.base.calibration import predicted_classes, threshold_offset
-from hpgmn.base.errors import HPGMNError, Remedy, SettingError
+from hpgmn.base.errors import HPGMNError, Remedy, SettingError, format_score, unit_of
+from hpgmn.base.tasks import is_known
 from hpgmn.base.thresholds import choose_threshold, parse_threshold
 from hpgmn.graph import Array, Graph
 from hpgmn.graph.calibration import reserve_calibration
@@ -23,7 +24,7 @@ from hpgmn.runs.folder import (
     backup_note,
 )
 from hpgmn.runs.outputs import read_metrics
-from hpgmn.runs.predictions import Predictions
+from hpgmn.runs.predictions import Predictions, half_widths
 from hpgmn.runs.spec import CONFIG_FILE, RunSpec, check_threshold, read_spec
 from hpgmn.training.checks import class_number, positive_class
 from hpgmn.training.ensemble import ENSEMBLE, ENSEMBLE_FILE, Predictor, SavedEnsemble
@@ -110,8 +111,12 @@ class Run:
             self.metrics = dict(metrics)
 
     def __repr__(self) -> str:
-        score = self.metrics.get("test_score_mean")
-        shown = "" if score is None else f", test {self.spec.metric} {100 * score:.1f} %"
+        score, metric = self.metrics.get("test_score_mean"), self.spec.metric
+        shown = (
+            ""
+            if score is None
+            else f", test {metric} {format_score(metric, score)}{unit_of(metric)}"
+        )
         return f"Run({str(self.folder)!r}: {self.spec.model} on {self.metrics['graph']}{shown})"
 
     @cached_property
@@ -222,7 +227,7 @@ class Run:
         coverage: float | None = None,
         by_class: bool = False,
     ) -> Predictions:
-        """Predict the class of each node: averaged over seeds, never over splits.
+        """Predict the class or target of each node: averaged over seeds, never over splits.
 
         Args:
             graph: another graph; None for the trained one.
@@ -243,6 +248,11 @@ class Run:
         """
         if not 0 <= min_confidence <= 1:
             raise SettingError(f"min_confidence must be 0 to 1 (got {min_confidence:g}).")
+        if not self.model.class_names and (min_confidence or threshold or top or of or coverage):
+            raise SettingError(
+                "The model predicts numbers: it has no classes, thresholds or confidence.",
+                "Leave out such options; predictions have intervals",
+            )
         ranked = self._ranked_class(top, of)
         loaded = self._resolve(graph, add)
         number, models = self.models_of(split)
@@ -265,8 +275,11 @@ class Run:
             calibration = calibration.copy()
             calibration[2] = self._threshold_offset(str(threshold), number)
         names = np.asarray(models.class_names, dtype=object)
-        labels = names[predicted_classes(probabilities, calibration)]
-        labels[probabilities.max(axis=1) < min_confidence] = None
+        if names.size:
+            labels = names[predicted_classes(probabilities, calibration)]
+            labels[probabilities.max(axis=1) < min_confidence] = None
+        else:
+            labels, probabilities = probabilities[:, 0], probabilities[:, :0]
         sets = None
         if coverage is not None:
             sets = self._prediction_sets(probabilities, number, coverage, by_class)
@@ -286,6 +299,7 @@ class Run:
             num_new=None if new is None else len(new),
             of=None if ranked is None else str(names[ranked]),
             reasons=reasons,
+            half_widths={} if names.size else half_widths(self.metrics, number),
             sets=sets,
         )
 
@@ -322,7 +336,7 @@ class Run:
     def _unlabelled_nodes(self, graph: Graph, nodes: Array | None) -> Array:
         """Return the positions without a label, among some nodes or all."""
         chosen = np.arange(graph.num_nodes) if nodes is None else nodes
-        unlabelled = chosen[graph.y[chosen] < 0]
+        unlabelled = chosen[~is_known(graph.y[chosen])]
         if not unlabelled.size:
             remedy = Remedy("Rank all nodes", option="all_nodes", value=True, flag="all-nodes")
             raise HPGMNError(f"Every node of '{graph.name}' has a label already.", remedy)
@@ -417,6 +431,7 @@ class Run:
             only_new: score the nodes that the trained graph does not have [with ``add``].
         """
         from hpgmn.runs.evaluation import (
+            interval_coverage,
             metric_names,
             predict_labelled,
             score_predictions,
@@ -438,6 +453,9 @@ class Run:
             y = loaded.y
         positive = self.positive if len(model.class_names) == 2 else 1
         scored = score_predictions(logits, y, masks, names, model.class_names, positive)
+        if not model.class_names:
+            splits = [replica.split for replica in model.replicas]
+            scored["intervals"] = interval_coverage(logits, y, masks, splits, self.metrics)
         return {"model": self.spec.model, **about, **scored}
 
     def explain(

@@ -235,7 +235,7 @@ def _model_settings(
     values = options.get("settings")
     if values is None:
         values = settings_for(source if source in DATASETS else None, name)
-    values = task_settings(kind, {**values, **settings}, graph)
+    values = task_settings(kind, {**values, **settings}, is_regression=graph.is_regression)
     directions = [
         direction
         for info in fields(kind)

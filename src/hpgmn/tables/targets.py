@@ -56,7 +56,8 @@ def read_targets(
             f"{where} has a single value, {known[0]:g}, so there is nothing to predict.",
             column_remedy("Name another column", "label"),
         )
-    return np.asarray([*known, math.nan])[np.concatenate(codes)]
+    targets = np.asarray([*known, math.nan])
+    return np.asarray(targets[np.concatenate(codes)])
 
 
 def _number(word: str) -> float | None:
