@@ -50,7 +50,7 @@ def calibration_content(data: ReportData, recorded: Mapping[str, Any]) -> dict[s
 
 def _drawn(classes: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
     """Return of two classes the rarer, which the other one mirrors, else the worst two or four."""
-    if len(classes) == 2:
-        return [min(classes, key=lambda row: row["rate"])]
+    if len(classes) < 3:
+        return sorted(classes, key=lambda row: row["rate"])[:1]
     worst = sorted(classes, key=lambda row: -row["error"])
     return worst[: min(4, len(worst) - len(worst) % 2)]
