@@ -272,7 +272,7 @@ def test_ranked_nodes_name_class_probability_and_reason(make_data, tables_of):
         ["y", "", "75.0%", "two (+0.75)"],
     ]
     assert "the first 2 of 2,000" in section(page, "ranked")
-    assert '<a class="open" href="#node=x">' in page
+    assert '<a class="open" href="#node=x" title="x">' in page
     without = render_report(make_data(ranked=ranked))
     assert tables_of(without)["Ranked nodes, highest first"][1] == ["x", "", "75.0%"]
     assert "#node=" not in without
@@ -296,6 +296,8 @@ def test_warnings_are_listed(make_data):
     page = render_report(make_data(warnings=["one thing", "another"]))
     assert "<li>one thing</li><li>another</li>" in page
     assert "<li>" not in render_report(make_data(warnings=[])).split("</nav>")[1]
+    folded = render_report(make_data(warnings=list("abcde")))
+    assert folded.index("<li>c</li>") < folded.index("<summary>2 more") < folded.index("<li>d</li>")
 
 
 def test_every_stage_of_every_model_has_a_name():

@@ -56,7 +56,7 @@ def test_only_the_script_of_a_page_may_run():
     # sha256 of "1", from another tool: printf 1 | openssl dgst -sha256 -binary | base64
     digest = "a4ayc/80/OGda4BO/1o/V0etpOqiLx1JwB5S3beHW0s="
     context = {"titles": {}, "bodies": {}, "tiles": [("Test", "1")], "warnings": [], "num_runs": 1}
-    context |= dict.fromkeys(("version", "created", "points", "versus_spread"))
+    context |= dict.fromkeys(("version", "created", "points", "versus_spread", "noise"))
     page = render_page(title="t", script="1", **context)
     assert f"style-src 'unsafe-inline'; script-src 'sha256-{digest}'\"" in page
     assert page.count("<script>1</script>") == page.count("<script") == 1

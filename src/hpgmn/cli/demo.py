@@ -97,8 +97,12 @@ def write_bank(folder: Path, seed: int) -> None:
         "3 % of the accounts are mules, which receive stolen money and forward it: column 'fraud', "
         "for 60 % of the accounts. Next:"
     )
-    out.print(f"hpgmn train {folder} --label fraud --time-limit 120 --out runs/bank")
-    out.print(f"hpgmn predict runs/bank {folder / 'tomorrow'} --add --out tomorrow.csv")
+    for line in (
+        f"hpgmn train {folder} --label fraud --time-limit 120 --out runs/bank",
+        "hpgmn predict runs/bank --top 10 --out top.csv",
+        f"hpgmn predict runs/bank {folder / 'tomorrow'} --add --top 10 --out tomorrow.csv",
+    ):
+        out.print(line, highlight=False, soft_wrap=True)
 
 
 def _write_new(path: Path, text: str) -> None:

@@ -277,7 +277,7 @@ def confusion_matrix(counts: Array, classes: Sequence[str], prefix: str) -> str:
     cell = 0.58 if has_text else 0.23
     longest = max((len(label) for label in labels), default=0)
     is_slanted = longest * 0.08 > cell
-    left, below = 0.5 + 0.075 * longest, 0.55 + (0.06 * longest if is_slanted else 0.0)
+    left, below = 0.5 + 0.075 * longest, 0.55 + (0.08 * cell**0.5 * longest if is_slanted else 0.0)
     right = 0.1 if has_text else 0.95
     width, height = left + cell * max(size, 2) + right, below + cell * max(size, 2) + 0.1
     with drawing(width, height, prefix, (left, right, below, 0.1)) as figure:

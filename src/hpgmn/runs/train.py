@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from hpgmn.base.errors import Remedy, SettingError, format_bytes
 from hpgmn.base.files import lock_folder
 from hpgmn.base.metrics import metric as find_metric
+from hpgmn.base.thresholds import parse_threshold
 from hpgmn.graph import Graph, Split
 from hpgmn.graph.datasets import DATASETS, load
 from hpgmn.graph.files import graph_size, write_graph
@@ -232,6 +233,8 @@ def read_options(config: str | Path | None, **options: Any) -> dict[str, Any]:
     if "metric" in merged:
         find_metric(str(merged["metric"]))
     parse_splits(merged.get("splits", "all"))
+    if "threshold" in merged:
+        parse_threshold(merged["threshold"])
     return merged
 
 
