@@ -32,8 +32,10 @@ from hpgmn.statistics.operators import DenseRows
 
 EVALUATIONS = 4096
 """About how often the model is evaluated for one node: exact values for up to 12 columns."""
-FEW_EVALUATIONS = 256
-"""The same for each of many nodes, and where each evaluation is a pass over the whole graph."""
+FEW_EVALUATIONS = 1024
+"""The same for each of many nodes."""
+MOST_PASSES = 256
+"""The same where each evaluation is a pass over the whole graph."""
 MOST_COLUMNS = 2000
 """Most columns of a node that are sampled."""
 
@@ -248,7 +250,7 @@ def column_effects(
     if first.reads_statistics and "attributes" not in first.module.names:
         raise HPGMNError("The model does not read a node's own attributes.")
     if model.needs_passes:
-        evaluations = min(evaluations, FEW_EVALUATIONS)
+        evaluations = min(evaluations, MOST_PASSES)
         if len(columns.names) > evaluations // 4:
             raise HPGMNError(
                 f"{first.entry.name} has to be run again for each of {len(columns.names)} columns, "

@@ -1,8 +1,8 @@
 """Write ``docs/RESULTS.md`` and its picture from the records in ``lab/results`` (``make results``).
 
 Reads ``ensembles.jsonl`` and ``reproduction.jsonl`` (``hpgmn reproduce``), ``portfolio.jsonl``
-(graphs given by path) and ``shipped-runs.md`` (a note of earlier runs). The same records give the
-same page.
+(graphs given by path), ``regression.jsonl`` and ``shipped-runs.md`` (a note of earlier runs). The
+same records give the same page.
 """
 
 from __future__ import annotations
@@ -15,12 +15,13 @@ from hpgmn.base.errors import HPGMNError
 from hpgmn.base.files import write_text
 from hpgmn.graph.datasets import DATASETS
 from hpgmn_lab import paper
+from hpgmn_lab.records import read_named
 from hpgmn_lab.rendering import render
 from hpgmn_lab.reproduction.cells import Records
 from hpgmn_lab.reproduction.documents import Document, document, markdown
 from hpgmn_lab.reproduction.figure import write_figure
 from hpgmn_lab.reproduction.plan import EXPERIMENTS, experiment
-from hpgmn_lab.results import ensembles, portfolio
+from hpgmn_lab.results import ensembles, portfolio, regression
 
 PAGE, PICTURES = "RESULTS.md", "pictures"
 
@@ -32,6 +33,7 @@ def page(results: Path) -> tuple[str, list[Document]]:
     earlier = portfolio.read_untuned(results / "portfolio.jsonl", cells)
     untuned = earlier.pop("")
     pools = ensembles.read_pools(results / "ensembles.jsonl")
+    targets = read_named(results / "regression.jsonl")
     note = results / "shipped-runs.md"
     text = render(
         "results.md.j2",
@@ -40,6 +42,7 @@ def page(results: Path) -> tuple[str, list[Document]]:
         single=ensembles.single_frame(pools),
         ensemble=ensembles.ensemble_frame(pools),
         pool_commands=ensembles.command_frame(pools),
+        regression=regression.regression_frame(targets) if targets else None,
         documents=[
             markdown(each, level=2, pictures=f"{PICTURES}/").strip()
             for each in documents
