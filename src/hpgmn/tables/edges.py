@@ -195,7 +195,7 @@ def _warn_uneven(tables: Tables, weight: Array) -> None:
         logger.warning(message, tables.edges.label, tables.weight, low, high, remedy)
 
 
-def newest_validation_time(tables: Tables, val: Array) -> str | None:
+def newest_validation_time(tables: Tables, val: Array, log: Log) -> str | None:
     """Return the time up to which edges may be trained on, if nodes are split by time."""
     assert tables.split_by is not None
     kind, column = tables.split_by
@@ -211,7 +211,9 @@ def newest_validation_time(tables: Tables, val: Array) -> str | None:
         )
         return None
     newest = float(read_times(tables.nodes, column)[val[:, 0]].max())
-    return describe_days(newest) if has_dates else repr(newest)
+    text = describe_days(newest) if has_dates else repr(newest)
+    log(f"{tables.edges.label}: trained as of {text}, the time of the newest validation node.")
+    return text
 
 
 def time_limit(tables: Tables) -> float:

@@ -53,6 +53,7 @@ ROLES = {
 MAX_CLASSES, MANY_CLASSES, FEW_NODES = 1_000, 100, 5
 """Labels are refused above the first, or above the second with fewer nodes per class than this."""
 
+_FEW_REPEATS = 0.05  # the share of repeated edges that may be accidents
 _BATCH_VALUES = 1 << 22
 _MIN_BATCH_ROWS = 1 << 10
 
@@ -147,7 +148,7 @@ def read_tables(
     if tables.split_by is not None and y is not None:
         masks = split_by(tables.nodes, *tables.split_by, y, log)
         if tables.preparation is None and tables.as_of is None:
-            tables = replace(tables, as_of=newest_validation_time(tables, masks["val"]))
+            tables = replace(tables, as_of=newest_validation_time(tables, masks["val"], log))
     x = None
     if tables.prepare:
         progress(f"Preparing the attributes in {tables.nodes.label}", 0, None)
@@ -198,7 +199,7 @@ def _aggregate(
         count, repeats = edges.index.shape[1], int(is_repeated(edges.index, len(x)).sum())
         if repeats:
             log(f"{tables.edges.label}: {count:,} edges, {count - repeats:,} distinct pairs.")
-        fitted = None if repeats or edges.columns else ()
+        fitted = None if repeats > _FEW_REPEATS * count or edges.columns else ()
     x, aggregates = add_aggregates(
         x, edges.index, edges.values, edges.columns, tables.directed, fitted
     )
