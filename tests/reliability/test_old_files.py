@@ -231,7 +231,7 @@ def newer_study(old):
     return [*words, "--trials", "2"]
 
 
-RESUMED = {"interrupted/config.yaml", "interrupted/log.txt"}
+RESUMED = {"interrupted/config.yaml", "interrupted/graph.npz", "interrupted/log.txt"}
 """A run that is to go on begins with its config, now with its format, and with its log."""
 
 FUTURE: dict[Callable[[Path], list[str]], set[str]] = {
