@@ -232,7 +232,7 @@ def newer_study(old):
 
 
 RESUMED = {"interrupted/config.yaml", "interrupted/graph.npz", "interrupted/log.txt"}
-"""A run that is to go on begins with its config, now with its format, and with its log."""
+"""A run that is to go on begins with its config, now with its format, its graph and its log."""
 
 FUTURE: dict[Callable[[Path], list[str]], set[str]] = {
     newer_config: set(),

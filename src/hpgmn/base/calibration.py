@@ -113,6 +113,12 @@ def threshold_offset(threshold: float, positive: int) -> Array:
     return offset
 
 
+def decision_threshold(calibration: Array, positive: int) -> float:
+    """Return the probability from which one replica predicts the positive class of two."""
+    offset = calibration[2]
+    return float(1 / (1 + np.exp(offset[positive] - offset[1 - positive])))
+
+
 def _fit_affine(scores: Array, labels: Array, sharpness: float) -> Array:
     """Return scale and bias (2, C) that maximise the likelihood of the labels.
 
