@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+import hpgmn
 from hpgmn.cli import main
 
 Words = list[str]
@@ -404,7 +405,7 @@ USERS: dict[str, tuple[Make, str]] = {
     "no such member": (lambda: portfolio("--members", "hpgmn-bot"), "Did you mean 'hpgmn-both'?"),
     "a billion seeds": (lambda: [*tables(), "--seeds", "1000000000"], "Seeds must be 1 to 10,000"),
     "tables of the demo into a file": (lambda: (Path("o").write_text("x"), ["demo", "--tables", "o"])[1], "Choose a writable path"),
-    "demo of a negative seed": (lambda: ["demo", "--tables", "o", "--seed=-1"], "seed must be at least 0"),
+    "demo of a negative seed": (lambda: ["demo", "--tables", "o", "--seed=-1"], "seed must be a whole number"),
 }  # fmt: skip
 
 CASES = {
@@ -455,3 +456,44 @@ def test_odd_tables_are_read_as_they_are_meant(name, capsys):
     graph = read_graph("g.npz")
     assert graph.x[:, 0].tolist() == [20 + place for place in range(20)]
     assert graph.edge_index[1, :20].tolist() == [(place * 7 + 1) % 20 for place in range(20)]
+
+
+PEOPLE = {"id": list("abcdefghij"), "label": ["x", "y"] * 5, "age": list(range(10))}
+PAYMENTS = {"source": list("abcdefghi"), "target": list("bcdefghij")}
+
+
+def in_python(nodes=PEOPLE, edges=PAYMENTS, **options):
+    return lambda: hpgmn.from_tables(nodes, edges, **options)
+
+
+CALLS: dict[str, tuple[Callable[[], object], str]] = {
+    "no tables": (in_python(None), "a mapping of columns (got NoneType)"),
+    "columns of two lengths": (in_python({**PEOPLE, "age": [1]}), "all columns the same length"),
+    "values of several types": (in_python({**PEOPLE, "age": [1, "a", [2], *range(7)]}), "values of one type"),
+    "complex numbers": (in_python({**PEOPLE, "age": [1j] * 10}), "The table of nodes cannot be read"),
+    "integers beyond every type": (in_python({**PEOPLE, "age": [10**400] * 10}), "too large"),
+    "an infinite number": (in_python({**PEOPLE, "age": [float("inf"), *range(9)]}), '(drop=["age"])'),
+    "ids that are no numbers": (in_python({**PEOPLE, "id": [float("nan")] * 10}), "has no id"),
+    "tables without columns": (in_python({}, {}), "has no column for the id"),
+    "tables without rows": (in_python({"id": [], "label": []}, {"source": [], "target": []}), "Add a row"),
+    "a mistyped option": (in_python(lable="label"), "Did you mean 'label'?"),
+    "a number as a column": (in_python(label=3), "label takes a column name (got 3)"),
+    "a word as a switch": (in_python(directed="no"), "directed takes true or false"),
+    "a name to extend": (in_python(onto="bank"), "onto takes a graph (got 'bank')"),
+    "a number to be like": (in_python(like=3), "like takes a graph (got 3)"),
+    "a word as a seed": (lambda: hpgmn.bank_transfers("x"), "a whole number of at least 0 (got 'x')"),  # type: ignore[arg-type]
+    "seeds in words": (lambda: hpgmn.train("t", seeds="two"), "Seeds must be 1 to 10,000 (got 'two')"),  # type: ignore[arg-type]
+    "half a split": (lambda: hpgmn.train("t", splits=0.5), "Unknown splits '0.5'"),  # type: ignore[arg-type]
+    "a number as a metric": (lambda: hpgmn.train("t", metric=3), "Unknown metric '3'"),  # type: ignore[arg-type]
+    "a URL": (lambda: hpgmn.load("https://example.org/bank"), "does not exist. Check the path"),
+    "no run": (lambda: hpgmn.open_run("nowhere"), "nowhere is not a finished run folder"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_a_broken_call_is_one_sentence(name):
+    call, fragment = CALLS[name]
+    with pytest.raises(hpgmn.HPGMNError) as caught:
+        call()
+    assert fragment in str(caught.value)
+    assert "\n" not in str(caught.value)

@@ -110,3 +110,17 @@ def test_sets_come_from_the_reserved_nodes(rare_graph, tmp_path):
     assert len(run.metrics["prediction_sets"]) == 6
     with pytest.raises(SettingError, match="coverage"):
         run.predict(coverage=90)
+
+
+def test_the_top_of_a_regression_are_the_highest_predictions(rare_graph, tmp_path):
+    y = np.where(rare_graph.y < 0, np.nan, rare_graph.x[:, 0].astype(float))
+    splits = rare_graph.splits
+    masks = {f"{part}_mask": getattr(splits, part) for part in ("train", "val", "test")}
+    graph = Graph(rare_graph.x, rare_graph.edge_index, y, **masks, name="numbers")
+    run = hpgmn.train(graph, model="mlp", settings={"epochs": 5}, out=tmp_path, report=False)
+    found = run.predict(top=6)
+    values = run.predict().labels
+    assert found.node_ids.tolist() == sorted(range(300, 400), key=lambda n: -values[n])[:6]
+    assert found.reasons is None
+    with pytest.raises(SettingError, match="numbers"):
+        run.predict(top=6, of="mule")

@@ -208,7 +208,7 @@ def test_the_direction_of_a_baseline_is_selected_and_said(small_graph, tmp_path)
 
 
 def test_an_engine_needs_no_device(small_graph, tmp_path, here_engine):
-    run = train(
+    run = hpgmn.train(
         small_graph,
         model="mlp",
         settings={"epochs": 2},
@@ -217,3 +217,18 @@ def test_an_engine_needs_no_device(small_graph, tmp_path, here_engine):
         out=tmp_path / "run",
     )
     assert run.metrics["config"]["device"] == "cpu"
+
+
+def test_a_graph_without_splits_gets_random_ones(small_graph, tmp_path):
+    graph = hpgmn.Graph(small_graph.x, small_graph.edge_index, small_graph.y, name="mine")
+    lines: list[str] = []
+    run = hpgmn.train(
+        graph,
+        settings={"epochs": 1},
+        model="mlp",
+        splits=[0, 9],
+        out=tmp_path / "run",
+        notify=lines.append,
+    )
+    assert run.metrics["splits"] == [0, 9]
+    assert any("10 random splits" in line for line in lines)

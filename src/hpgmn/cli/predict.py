@@ -108,7 +108,7 @@ def predict(
         by_class=by_class,
     )
     predictions.write(out_file)
-    if predictions.of is not None:
+    if top is not None:
         _print_ranking(predictions)
     nodes = count_noun(len(predictions.node_ids), "new node" if is_new else "node")
     if is_new:
@@ -124,14 +124,18 @@ def predict(
 
 
 def _print_ranking(predictions: Predictions) -> None:
-    """Print the ranked nodes with their probability and the main reason."""
-    assert predictions.reasons is not None
+    """Print the ranked nodes with their probability and main reason, or predicted number."""
+    if predictions.reasons is None:
+        numbers = zip(predictions.node_ids, predictions.labels, strict=True)
+        rows = [(str(k), str(node), f"{value:.5g}") for k, (node, value) in enumerate(numbers, 1)]
+        print_table(("", "node", "prediction"), rows)
+        return
     chances = predictions.probabilities[:, predictions.class_names.index(str(predictions.of))]
-    rows = zip(predictions.node_ids, chances, predictions.reasons, strict=True)
+    ranked = zip(predictions.node_ids, chances, predictions.reasons, strict=True)
     print_table(
         ("", "node", f"probability of '{predictions.of}'", "main reason"),
         [
             (str(rank), str(node), f"{chance:.3f}", reason or MISSING)
-            for rank, (node, chance, reason) in enumerate(rows, start=1)
+            for rank, (node, chance, reason) in enumerate(ranked, start=1)
         ],
     )

@@ -50,8 +50,8 @@ def bank_transfers(
     >>> len(accounts["id"]), list(transfers)
     (5000, ['from', 'to', 'amount', 'kind', 'time'])
     """
-    if seed < 0:
-        raise SettingError(f"seed must be at least 0 (got {seed}).", "Choose another")
+    if not isinstance(seed, int) or seed < 0:
+        raise SettingError(f"seed must be a whole number of at least 0 (got {seed!r}).", "Use 0")
     random = np.random.default_rng(seed)
     total = _ACCOUNTS + _NEW_ACCOUNTS
     is_new = np.arange(total) >= _ACCOUNTS

@@ -159,6 +159,9 @@ def reading_options(
     columns = Columns(**check_column_options(options))
     if like is not None and onto is not None:
         raise SettingError("like and onto exclude each other.", "Pass one of them")
+    for name, graph in (("like", like), ("onto", onto)):
+        if graph is not None and not hasattr(graph, "preparation"):
+            raise SettingError(f"{name} takes a graph (got {graph!r}).", "Read it by hpgmn.load")
     if like is not None:
         preparation = like.preparation
         if preparation is None:

@@ -210,7 +210,7 @@ def load(
         return loaded
     is_new = tables_path is not None and preparation is None and like is None
     stratified = dataset is None or not dataset.random_splits
-    return _with_random_splits(loaded, stratified, log if is_new else logger.info)
+    return with_random_splits(loaded, stratified, log if is_new else logger.info)
 
 
 def find_file(name: str) -> Path | None:
@@ -356,7 +356,7 @@ def _require_parts(graph: Graph, tables: Tables) -> None:
         )
 
 
-def _with_random_splits(graph: Graph, stratified: bool, log: Callable[[str], None]) -> Graph:
+def with_random_splits(graph: Graph, stratified: bool, log: Callable[[str], None]) -> Graph:
     """Return the graph with ten random splits, or unchanged if it has too few labels."""
     if np.unique(graph.y[is_known(graph.y)]).size < 2:
         return graph

@@ -323,6 +323,11 @@ def require_task(entry: ModelEntry, settings: Any, graph: Graph) -> None:
             f"Model {entry.name} is about classes, and the labels of '{graph.name}' are numbers.",
             Remedy("Choose another", option="model", value="hpgmn"),
         )
+    if graph.is_regression and getattr(settings, "soft_counts", False):
+        raise HPGMNError(
+            f"soft_counts counts class probabilities; the labels of '{graph.name}' are numbers.",
+            Remedy("Leave it out", setting="soft_counts", value=False),
+        )
     if not graph.is_regression and "target_means" in getattr(settings, "statistics", ()):
         raise HPGMNError(
             f"Statistic target_means is the mean target of neighbours; '{graph.name}' has classes.",
@@ -394,7 +399,8 @@ def trained_logits(
         nodes = torch.arange(task.graph.num_nodes)
     chosen = None if nodes is None else nodes.to(task.device).expand(len(task.replicas), -1)
     with torch.no_grad():
-        return task.objective.values(stage_logits(stage, chosen))
+        outputs = stage_logits(stage, chosen)
+    return task.objective.values(outputs) if stage.is_supervised else outputs
 
 
 def stage_logits(stage: TrainingStage, nodes: Tensor | None) -> Tensor:

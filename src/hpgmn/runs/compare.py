@@ -177,6 +177,8 @@ def compare(
     by_model = settings_by_model(names, settings or {})
     with record_log() as records:
         source, loaded, is_in_memory = open_graph(graph, options, columns, engine, monitor)
+        if loaded.is_regression and ALL in models:
+            names = [n for n in names if n == ENSEMBLE or find_model(n).predicts_targets]
         remarks = choose_metric(loaded, source, options)
         folder = Path(out) if out is not None else default_folder(loaded.name, "comparison")
         keeps = keeps_graph(loaded, None if is_in_memory else source, keep_graph, monitor.note)

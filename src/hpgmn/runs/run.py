@@ -239,7 +239,7 @@ class Run:
             threshold: of two classes, the probability from which the positive one is predicted, or
                 a rule to choose it on validation nodes, such as "recall=0.8" [the run's].
             top: return this many nodes, those with the highest probability of a class first, with
-                the main reason of each.
+                the main reason of each; of a regression those with the highest prediction.
             of: that class [the positive one of two].
             all_nodes: with ``top``, rank labelled nodes too [unlabelled ones only].
             coverage: give each node the smallest set of classes that holds the true one with this
@@ -248,7 +248,7 @@ class Run:
         """
         if not 0 <= min_confidence <= 1:
             raise SettingError(f"min_confidence must be 0 to 1 (got {min_confidence:g}).")
-        if not self.model.class_names and (min_confidence or threshold or top or of or coverage):
+        if not self.model.class_names and (min_confidence or threshold or of or coverage):
             raise SettingError(
                 "The model predicts numbers: it has no classes, thresholds or confidence.",
                 "Leave out such options; predictions have intervals",
@@ -269,7 +269,8 @@ class Run:
             order = np.argsort(-probabilities[:, ranked], kind="stable")[:top]
             probabilities = probabilities[order]
             nodes = order if nodes is None else nodes[order]
-            reasons = main_reasons(models, loaded, nodes, ranked, self.device)
+            if models.class_names:
+                reasons = main_reasons(models, loaded, nodes, ranked, self.device)
         calibration = models.mean_calibration[0]
         if threshold is not None:
             calibration = calibration.copy()
@@ -297,7 +298,7 @@ class Run:
             split=number,
             seeds=len(models.members if isinstance(models, SavedEnsemble) else models.replicas),
             num_new=None if new is None else len(new),
-            of=None if ranked is None else str(names[ranked]),
+            of=None if ranked is None or not names.size else str(names[ranked]),
             reasons=reasons,
             half_widths={} if names.size else half_widths(self.metrics, number),
             sets=sets,
@@ -311,7 +312,7 @@ class Run:
         return class_number(positive_class("average_precision", labels, names, recorded), names)
 
     def _ranked_class(self, top: int | None, of: str | None) -> int | None:
-        """Return the class by which nodes are ranked; None if they are not."""
+        """Return the class by which nodes are ranked, 0 of a regression; None if they are not."""
         names = self.model.class_names
         if top is None:
             if of is not None:
@@ -322,8 +323,8 @@ class Run:
             return None
         if top < 1:
             raise SettingError(f"top must be at least 1 (got {top}).")
-        if of is None and len(names) == 2:
-            return self.positive
+        if of is None and len(names) in (0, 2):
+            return self.positive if names else 0
         if of not in names:
             if of is not None:
                 raise SettingError.unknown("class", of, names)

@@ -329,9 +329,9 @@ def resolve_device(name: str, engine: Engine | None = None) -> str:
 
 def check_seeds(seeds: int) -> None:
     """Refuse to train no seed."""
-    if not 1 <= seeds <= MAX_SEEDS:
-        remedy = Remedy("Train one" if seeds < 1 else "Train fewer", option="seeds", value=1)
-        raise SettingError(f"Seeds must be 1 to {MAX_SEEDS:,} (got {seeds:,}).", remedy)
+    if not isinstance(seeds, int) or not 1 <= seeds <= MAX_SEEDS:
+        remedy = Remedy("Choose a number", option="seeds", value=1)
+        raise SettingError(f"Seeds must be 1 to {MAX_SEEDS:,} (got {seeds!r}).", remedy)
 
 
 def check_threshold(rule: str, num_classes: int, graph: str) -> None:

@@ -14,7 +14,7 @@ from hpgmn.base.files import lock_folder
 from hpgmn.base.metrics import metric as find_metric
 from hpgmn.base.thresholds import parse_threshold
 from hpgmn.graph import Graph, Split
-from hpgmn.graph.datasets import DATASETS, load
+from hpgmn.graph.datasets import DATASETS, load, with_random_splits
 from hpgmn.graph.files import graph_size, write_graph
 from hpgmn.models import has_settings_for, is_custom, read_config
 from hpgmn.runs.fit import Monitor, ProgressCallback, make_monitor
@@ -251,6 +251,8 @@ def open_graph(
     """
     options["device"] = resolve_device(options.get("device", "auto"), engine)
     if isinstance(graph, Graph):
+        if graph.splits is None:
+            graph = with_random_splits(graph, True, monitor.note)
         return graph.name, graph, graph.name not in DATASETS
     source = graph if graph is not None else options.get("graph")
     if source is None:

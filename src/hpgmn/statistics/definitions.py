@@ -182,7 +182,6 @@ class ClassCounts(Definition):
     @override
     def build(self, request: Request, settings: Selection) -> Statistic:
         is_soft = settings.soft_counts and request.shares is not None
-        is_soft = is_soft and not request.source.graph.is_regression
         labels = request.shares if is_soft else request.labels
         assert labels is not None
         counts = class_counts(request.adjacency, labels, request.num_classes)

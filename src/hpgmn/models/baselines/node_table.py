@@ -162,7 +162,7 @@ def label_rows(
 
 
 def columns(graph: Graph, settings: Any, bases: Bases, class_names: Sequence[str]) -> list[Column]:
-    """Return the columns of a table in order, the label-free ones first."""
+    """Return the columns of a table in order, the label-free ones first; no classes: targets."""
     names = graph.feature_names
     attributes = [
         f"attribute {number}" if names is None else str(names[number])
@@ -197,7 +197,7 @@ def columns(graph: Graph, settings: Any, bases: Bases, class_names: Sequence[str
                 Column(statistic, f"{place}component {k + 1} of the links to {near}")
                 for k in range(settings.svd_dim)
             ]
-    for mode in modes if graph.is_regression else ():
+    for mode in () if class_names else modes:
         near = _NAMES[mode]
         found += [
             Column("target_means", f"mean target of {near}"),
@@ -205,7 +205,7 @@ def columns(graph: Graph, settings: Any, bases: Bases, class_names: Sequence[str
             Column("neighbor_target_means", f"mean target of {near} two steps away"),
             Column("neighbor_target_means", f"share of {near} two steps away with a target"),
         ]
-    for mode in () if graph.is_regression else modes:
+    for mode in modes if class_names else ():
         near = _NAMES[mode]
         found += [Column("class_counts", f"number of {near} of class '{c}'") for c in class_names]
         found += [Column("class_counts", f"share of class '{c}' of {near}") for c in class_names]
