@@ -1,6 +1,9 @@
 """What the sections about probabilities show."""
 
+import re
+
 import numpy as np
+import pytest
 
 from hpgmn.evaluation.rankings import ranking_report
 from hpgmn.evaluation.scores import class_calibration
@@ -42,3 +45,18 @@ def test_classes_without_bins_have_no_diagram(make_data):
     assert len(calibration_content(make_data(), recorded)["diagrams"]) == 1
     del row["reliability"]
     assert calibration_content(make_data(), recorded)["diagrams"] == []
+
+
+@pytest.mark.parametrize(
+    ("count", "drawn"), [(2, ["1"]), (3, ["0", "2"]), (7, ["0", "2", "3", "4"])]
+)
+def test_the_rarer_of_two_or_the_worst_classes_are_drawn(make_data, count, drawn):
+    bins = class_calibration(np.full(10, 0.5), np.arange(10) < 5)["reliability"]
+    classes = [
+        {"class": str(k), "rate": 1 / (k + 1), "error": 0.1 / (k + 1), "reliability": bins}
+        for k in range(count)
+    ]
+    if count > 2:
+        classes[1]["error"] = 0.0
+    figures = calibration_content(make_data(), {"classes": classes})["diagrams"]
+    assert [re.findall(r"probability of '(\d)'", str(figure))[0] for figure in figures] == drawn

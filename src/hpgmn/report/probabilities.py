@@ -35,7 +35,7 @@ def calibration_content(data: ReportData, recorded: Mapping[str, Any]) -> dict[s
                 f"reliability-{index}",
                 row["class"],
             )
-            for index, row in enumerate(_rarer(classes))
+            for index, row in enumerate(_drawn(classes))
             if row.get("reliability")
         ],
         "content": {**recorded, **lists},
@@ -48,6 +48,9 @@ def calibration_content(data: ReportData, recorded: Mapping[str, Any]) -> dict[s
     }
 
 
-def _rarer(classes: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
-    """Return of two classes the rarer alone: the other one mirrors it."""
-    return [min(classes, key=lambda row: row["rate"])] if len(classes) == 2 else classes
+def _drawn(classes: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
+    """Return of two classes the rarer, which the other one mirrors, else the worst two or four."""
+    if len(classes) < 3:
+        return sorted(classes, key=lambda row: row["rate"])[:1]
+    worst = sorted(classes, key=lambda row: -row["error"])
+    return worst[: min(4, len(worst) - len(worst) % 2)]
