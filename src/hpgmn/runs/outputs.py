@@ -242,7 +242,6 @@ def require_entries(path: Path, content: Mapping[str, Any], names: Sequence[str]
 # predictions.parquet
 
 _PREDICTION_COLUMNS = ("split", "seed", "node", "role", "label", "prediction")
-_TEXT_COLUMNS = ("role", "label", "prediction")
 
 
 @dataclass(frozen=True)
@@ -324,11 +323,11 @@ def write_predictions(
 
 
 def read_predictions(
-    path: Path, columns: Sequence[str], condition: pc.Expression
+    path: Path, columns: Sequence[str], condition: pc.Expression, *, is_regression: bool = False
 ) -> tuple[pa.Table, list[str]]:
     """Read columns of the rows that meet a condition; return also the names of all columns.
 
-    Roles and classes are read as text, whatever type they are stored as.
+    Roles and classes are read as text and targets as numbers, whatever type they are stored as.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -340,9 +339,10 @@ def read_predictions(
         missing += [name for name in columns if name not in (*names, *missing)]
         if missing:
             raise damaged_file(path, f"lacks the columns {', '.join(missing)}")
+        label = pa.float64() if is_regression else pa.string()
+        kinds = {"role": pa.string(), "label": label, "prediction": label}
         fields = [file.schema_arrow.field(name) for name in columns]
-        text = pa.string()
-        schema = pa.schema([f.with_type(text) if f.name in _TEXT_COLUMNS else f for f in fields])
+        schema = pa.schema([f.with_type(kinds.get(f.name, f.type)) for f in fields])
         # Rows are chosen after reading: statistics in the footer have no checksum.
         parts = [
             pa.Table.from_batches([batch]).cast(schema).filter(condition)
@@ -367,18 +367,18 @@ def read_test_probabilities(
 
     chances = [f"probability_{name}" for name in class_names] or ["prediction"]
     columns = ["split", "seed", "node", "role", "label", *chances]
-    table, _ = read_predictions(path, columns, pc.field("role") == "test")
+    is_test = pc.field("role") == "test"
+    table, _ = read_predictions(path, columns, is_test, is_regression=not class_names)
     if class_names:
         names = pa.array([str(name) for name in class_names])
         classes = pc.fill_null(pc.index_in(table["label"], value_set=names), -1).to_numpy()
     else:
         table = table.drop_null()
-        classes = table["label"].to_numpy().astype(np.float64)
+        classes = table["label"].to_numpy()
     split, seed, nodes = (table[name].to_numpy() for name in ("split", "seed", "node"))
     if nodes.size and not 0 <= int(nodes.min()) <= int(nodes.max()) < num_nodes:
         raise damaged_file(path, f"names nodes beyond the {num_nodes:,} there are")
     rows = np.stack([table[name].to_numpy() for name in chances], axis=1)
-    rows = rows if class_names else rows.astype(np.float64)
     y = hide_labels(np.zeros(num_nodes, classes.dtype if not class_names else np.int64), False)
     y[nodes] = classes
     probabilities = np.zeros((len(replicas), num_nodes, len(chances)), rows.dtype)
