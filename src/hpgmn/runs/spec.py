@@ -53,8 +53,10 @@ MAX_SEEDS = 10_000
 """More seeds on each split are probably a mistake, and would not fit memory."""
 
 _ALWAYS = ("graph", "model", "protocol", "metric", "splits", "seeds", "device", "calibrate")
-_IF_SET = ("positive", "first_seed", "threshold", "deterministic", "refit", "conformal")
-_IF_SET += ("selection", "tables")
+_IF_SET = (
+    *("positive", "first_seed", "threshold", "deterministic", "refit", "conformal"),
+    *("selection", "tables"),
+)
 
 _SPLITS_REMEDY = Remedy("Choose all, or numbers such as 0,3", option="splits")
 
