@@ -22,8 +22,8 @@ def explain_ensemble(
 ) -> EnsembleExplanation:
     """Explain the class of a node, or what the model has learned (None).
 
-    Of the members that predict the ensemble's class, HP-GMN with the largest weight is explained,
-    or else the member with the largest weight.
+    Of the members that predict the ensemble's class, the first of :meth:`SavedEnsemble.explained`
+    is.
 
     Args:
         ensemble: of one split.

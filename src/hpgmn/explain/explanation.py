@@ -177,13 +177,13 @@ class Explanation:
                 heading += f" (mean train node: {self.baseline:.4g})"
             shares = {describe_statistic(name): share for name, share in self.statistics.items()}
             sections.append((heading, self._signed_rows(shares)))
-        if self.columns:
+        if self.column_effects:
+            sections.append(self.column_section(SHOWN_COLUMNS))
+        elif self.columns:
             largest = sorted(self.columns, key=lambda name: -abs(self.columns[name]))[:_SHOWN]
             shown = {name: value for name, value in self.columns.items() if name in largest}
             heading = f"Contribution of columns, the {len(shown)} largest of {len(self.columns)}"
             sections.append((heading, self._signed_rows(shown)))
-        if self.column_effects:
-            sections.append(self.column_section(SHOWN_COLUMNS))
         if self.patterns:
             rows = [_pattern_row(pattern) for pattern in self.patterns]
             sections.append(("Attention to memory patterns", rows))
@@ -422,12 +422,15 @@ class EnsembleExplanation:
 
 def columns_text(explanation: Explanation | ModelExplanation | EnsembleExplanation) -> str:
     """Return the effects of all columns alone."""
+    start = ""
     if isinstance(explanation, EnsembleExplanation):
-        return columns_text(explanation.explanation)
-    heading, rows = explanation.column_section()
-    if not rows:
-        return as_text(explanation.summary, [], list(explanation.notes))
-    return as_text(explanation.summary, [(heading, rows)], [])
+        weight = next(m.weight for m in explanation.members if m.name == explanation.explained)
+        start = f"Member '{explanation.explained}' of the ensemble, weight {weight:.2f}. "
+        explanation = explanation.explanation
+    is_model = isinstance(explanation, ModelExplanation)
+    start += f"Model {explanation.model}." if is_model else explanation.summary
+    section = explanation.column_section()
+    return as_text(start, [section], []) if section[1] else as_text(start, [], [*explanation.notes])
 
 
 def _outcome(prediction: str, probabilities: dict[str, float]) -> str:
