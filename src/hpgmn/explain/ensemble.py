@@ -46,9 +46,7 @@ def explain_ensemble(
     }
     own = {name: outcome(chance, names) for name, chance in chances.items()}
     probabilities = ensemble.mean_probabilities(graph, device)[position].numpy()
-    label = 0
-    if names:
-        label = int(predicted_classes(probabilities[None], ensemble.mean_calibration[0])[0])
+    label = int(predicted_classes(probabilities[None], ensemble.mean_calibration[0])[0])
     prediction = outcome(probabilities, names, label)
     explained = min(order, key=lambda name: own[name] != prediction) if names else order[0]
     return EnsembleExplanation(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Sized
 from dataclasses import dataclass, field
 from typing import Any
@@ -106,7 +107,33 @@ class ColumnEffect:
 
 
 @dataclass(frozen=True)
-class Explanation:
+class _Printed(ABC):
+    """What all explanations have: values for JSON, text and HTML."""
+
+    @property
+    @abstractmethod
+    def summary(self) -> str:
+        """One sentence."""
+
+    @abstractmethod
+    def _sections(self) -> list[Section]: ...
+
+    @abstractmethod
+    def _endings(self) -> list[str]: ...
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return every value, for JSON."""
+        return dataclasses.asdict(self)
+
+    def __str__(self) -> str:
+        return as_text(self.summary, self._sections(), self._endings())
+
+    def _repr_html_(self) -> str:
+        return as_html(self.summary, self._sections(), self._endings())
+
+
+@dataclass(frozen=True)
+class Explanation(_Printed):
     """The explanation of the prediction of a node.
 
     Attributes:
@@ -145,10 +172,6 @@ class Explanation:
     columns: dict[str, float] = field(default_factory=dict)
     column_effects: tuple[ColumnEffect, ...] = ()
     main_reason: str = ""
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return every value, for JSON."""
-        return dataclasses.asdict(self)
 
     @property
     def summary(self) -> str:
@@ -223,12 +246,6 @@ class Explanation:
         lines = [_without_line(removals[removed]) for removed in sorted(removals, key=len)]
         return [*lines, *self.notes]
 
-    def __str__(self) -> str:
-        return as_text(self.summary, self._sections(), self._endings())
-
-    def _repr_html_(self) -> str:
-        return as_html(self.summary, self._sections(), self._endings())
-
 
 @dataclass(frozen=True)
 class LabelCandidate:
@@ -241,7 +258,7 @@ class LabelCandidate:
 
 
 @dataclass(frozen=True)
-class ModelExplanation:
+class ModelExplanation(_Printed):
     """The explanation of a whole model.
 
     Attributes:
@@ -267,10 +284,6 @@ class ModelExplanation:
     notes: tuple[str, ...]
     columns: dict[str, float] = field(default_factory=dict)
     is_regression: bool = False
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return every value, for JSON."""
-        return dataclasses.asdict(self)
 
     @property
     def summary(self) -> str:
@@ -333,11 +346,8 @@ class ModelExplanation:
                 skipped.update(*(group for group in self.redundant if pattern.number in group))
         return distinct
 
-    def __str__(self) -> str:
-        return as_text(self.summary, self._sections(), list(self.notes))
-
-    def _repr_html_(self) -> str:
-        return as_html(self.summary, self._sections(), list(self.notes))
+    def _endings(self) -> list[str]:
+        return list(self.notes)
 
 
 @dataclass(frozen=True)
@@ -358,7 +368,7 @@ class MemberVote:
 
 
 @dataclass(frozen=True)
-class EnsembleExplanation:
+class EnsembleExplanation(_Printed):
     """The explanation of an ensemble: its members, and one of them in detail.
 
     Attributes:
@@ -376,10 +386,6 @@ class EnsembleExplanation:
     node: str | None = None
     prediction: str | None = None
     probabilities: dict[str, float] = field(default_factory=dict)
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return every value, for JSON."""
-        return dataclasses.asdict(self)
 
     @property
     def summary(self) -> str:
@@ -408,16 +414,14 @@ class EnsembleExplanation:
             heading += f", and the probability each gives to '{self.prediction}'"
         return [(heading, rows)]
 
-    def _ending(self) -> list[str]:
+    def _endings(self) -> list[str]:
         return [f"The member '{self.explained}' in detail:"]
 
     def __str__(self) -> str:
-        text = as_text(self.summary, self._sections(), self._ending())
-        return f"{text}\n\n{self.explanation}"
+        return f"{super().__str__()}\n\n{self.explanation}"
 
     def _repr_html_(self) -> str:
-        html = as_html(self.summary, self._sections(), self._ending())
-        return html + self.explanation._repr_html_()
+        return super()._repr_html_() + self.explanation._repr_html_()
 
 
 def columns_text(explanation: Explanation | ModelExplanation | EnsembleExplanation) -> str:
