@@ -302,7 +302,10 @@ def note_origin(folder: str | Path, source: str | None, graph: Graph) -> Shards:
 
 def _check_labels(labels: Array, nodes: int, classes: int) -> Array:
     if classes == 0:
-        raise HPGMNError("The graph has no classes, so nothing can be learned.", "Give it labels.")
+        raise HPGMNError(
+            "The graph has no classes, so nothing can be learned from shards.",
+            "Give it labels; numbers are predicted by `hpgmn train` alone",
+        )
     labels = np.ascontiguousarray(labels, np.int32)
     if labels.shape != (nodes,):
         raise HPGMNError(

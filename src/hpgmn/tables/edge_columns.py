@@ -98,8 +98,9 @@ class EdgeColumnReader:
                 block[:] = kind.read(self._table, name, column)
                 continue
             block[:] = self._encode(name, column)
-            count = len(self._words[name])
-            if count > max(_MANY_WORDS, (start + len(block)) // 2) and self._fitted is None:
+            many = max(_MANY_WORDS, (start + len(block)) // 2)
+            is_open = self._fitted is None and name not in self._categories
+            if is_open and len(self._words[name]) > many:
                 self._left_out[name] = "free text or names"  # before they fill the memory
 
     def _encode(self, name: str, column: pa.Array) -> Array:
@@ -120,7 +121,10 @@ class EdgeColumnReader:
         for name in self._types:
             if name in self._left_out:
                 continue
-            values = self._values.pop(name)[is_known]
+            values = self._values.pop(name)
+            if name not in self._words:
+                refuse_infinite(self._table, self.source[name], values)
+            values = values[is_known]
             result = self._fit(name, values)
             if isinstance(result, str):
                 self._left_out[name] = result
@@ -134,8 +138,6 @@ class EdgeColumnReader:
     def _fit(self, name: str, values: Array) -> Column | str:
         """Return the column, fitted now or before, or the reason to leave it out."""
         kind = self._types[name]
-        if name not in self._words:
-            refuse_infinite(self._table, self.source[name], values)
         if self._fitted is not None:
             return self._fitted[name]
         present = values[~np.isnan(values)]
@@ -159,7 +161,8 @@ class EdgeColumnReader:
         """Replace the numbers of words by their positions among the shares; unknown ones: NaN."""
         assert isinstance(column, Category)
         words = np.asarray([*self._words[column.name]], object)
-        if unknown := column.unknown(words):
+        unknown = () if self._fitted is None else column.unknown(words)
+        if unknown:
             log(
                 f"{self._table.label}: column '{column.name}' holds {list_names(unknown)}, unknown "
                 "when the model was trained; such edges have no share."
@@ -170,12 +173,7 @@ class EdgeColumnReader:
 
     def _report(self, columns: Sequence[Column], log: Log) -> None:
         for noun, kind in _KINDS.items():
-            is_time = kind is Time
-            names = [
-                column.name
-                for column in columns
-                if isinstance(column, kind) and isinstance(column, Time) == is_time
-            ]
+            names = [column.name for column in columns if self._types[column.name] is kind]
             if names:
                 log(
                     f"{self._table.label}: {noun}, aggregated per node and direction: "
