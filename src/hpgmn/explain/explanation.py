@@ -299,10 +299,9 @@ class ModelExplanation(_Printed):
 
     def _sections(self) -> list[Section]:
         sections: list[Section] = []
-        form = ".3g" if self.is_regression else ".2f"
         if self.statistics:
             rows = [
-                (describe_statistic(name).replace("it has", "a node has"), f"{value:{form}}")
+                (describe_statistic(name).replace("it has", "a node has"), self._size(value))
                 for name, value in self.statistics.items()
             ]
             heading = f"Mean absolute contribution over {self.sampled} nodes"
@@ -330,11 +329,13 @@ class ModelExplanation(_Printed):
 
     def column_section(self, most: int | None = None) -> Section:
         """Return the importance of columns."""
-        form = ".3g" if self.is_regression else ".2f"
-        rows = [(name, f"{size:{form}}") for name, size in list(self.columns.items())[:most]]
+        rows = [(name, self._size(size)) for name, size in list(self.columns.items())[:most]]
         what = "predicted number" if self.is_regression else "log-odds"
         more = _shown_of(rows, self.columns)
         return f"Mean absolute contribution of own columns to the {what}{more}", rows
+
+    def _size(self, value: float) -> str:
+        return f"{value:.3g}" if self.is_regression else f"{value:.2f}"
 
     def _distinct(self) -> list[Pattern]:
         """Return the used patterns, of redundant ones only the most used."""
@@ -426,15 +427,18 @@ class EnsembleExplanation(_Printed):
 
 def columns_text(explanation: Explanation | ModelExplanation | EnsembleExplanation) -> str:
     """Return the effects of all columns alone."""
-    start = ""
+    member = ""
     if isinstance(explanation, EnsembleExplanation):
         weight = next(m.weight for m in explanation.members if m.name == explanation.explained)
-        start = f"Member '{explanation.explained}' of the ensemble, weight {weight:.2f}. "
+        member = f"Member '{explanation.explained}' of the ensemble, weight {weight:.2f}. "
         explanation = explanation.explanation
-    is_model = isinstance(explanation, ModelExplanation)
-    start += f"Model {explanation.model}." if is_model else explanation.summary
-    section = explanation.column_section()
-    return as_text(start, [section], []) if section[1] else as_text(start, [], [*explanation.notes])
+    start = explanation.summary
+    if isinstance(explanation, ModelExplanation):
+        start = f"Model {explanation.model}."
+    heading, rows = explanation.column_section()
+    if not rows:
+        return as_text(member + start, [], list(explanation.notes))
+    return as_text(member + start, [(heading, rows)], [])
 
 
 def _outcome(prediction: str, probabilities: dict[str, float]) -> str:
