@@ -203,6 +203,29 @@ def test_few_positive_nodes_do_not_break_the_fit(positives):
     assert chances[labels].mean() < 1 - 1 / (positives + 10)
 
 
+@pytest.mark.parametrize("positive", [0, 1])
+def test_a_rare_class_without_weights_is_predicted_as_often_as_it_is(positive):
+    """Too sharp logits say 0.9 % where 3 % are right; a temperature cannot shift the mean."""
+    random = np.random.default_rng(4)
+    lead = random.normal(size=40_000) * 2 - 5.5
+    y = (random.random(40_000) < 1 / (1 + np.exp(-lead))).astype(int)
+    scores = np.stack([np.zeros_like(lead), 2 * lead + 1.5], axis=1)
+    if positive == 0:
+        y, scores = 1 - y, scores[:, ::-1].copy()
+    logits, val = torch.from_numpy(scores)[None], np.arange(40_000) < 8_000
+    found = Calibrator().fit(logits, y, [val])
+    mean = calibrated_probabilities(logits, found)[0, ~val, positive].mean()
+    assert float(mean) == pytest.approx((y[~val] == positive).mean(), rel=0.1)
+
+
+def test_without_a_rare_class_only_the_temperature_is_fitted():
+    logits = torch.from_numpy(np.random.default_rng(0).normal(size=(1, 100, 2)) * 3)
+    y = (np.arange(100) < 12).astype(int)
+    assert not Calibrator().fit(logits, y, [np.ones(100, bool)])[:, 1].any()
+    one_class = np.zeros(100, int)
+    assert not Calibrator().fit(logits, one_class, [np.ones(100, bool)])[:, 1].any()
+
+
 def test_a_class_without_validation_nodes_keeps_some_probability():
     random = np.random.default_rng(0)
     logits = random.normal(size=(300, 3))

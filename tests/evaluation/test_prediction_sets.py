@@ -4,13 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from hpgmn.base.errors import SettingError
-from hpgmn.evaluation.prediction_sets import (
-    check_coverage,
-    lowest_probabilities,
-    prediction_sets,
-    set_report,
-)
+from hpgmn.evaluation.prediction_sets import lowest_probabilities, prediction_sets, set_report
 
 
 def drawn(size, seed, classes=4, sharpness=3.0):
@@ -86,9 +80,3 @@ def test_the_report_measures_coverage_and_size():
         assert row["measured"] == pytest.approx(hit.mean())
         assert row["mean_size"] == pytest.approx(sets.sum() / 300)
     assert rows[3]["lowest_of_classes"] > rows[0]["lowest_of_classes"]
-
-
-@pytest.mark.parametrize("coverage", [0.0, 1.0, 1.5, float("nan")])
-def test_a_coverage_is_a_probability(coverage):
-    with pytest.raises(SettingError, match="coverage"):
-        check_coverage(coverage)

@@ -10,6 +10,7 @@ from hpgmn.base.calibration import (
     Calibrator,
     calibrated_probabilities,
     calibration_error,
+    fit_temperature,
     from_temperatures,
 )
 from hpgmn.base.errors import SettingError
@@ -258,7 +259,8 @@ def weighted_run(size=4000, seed=0):
 def test_probabilities_that_class_weights_shift_are_not_called_good():
     logits, y, val, test = weighted_run()
     names = ["paid", "fraud"]
-    scaled = Calibrator("temperature").fit(logits, y, val)
+    temperature = fit_temperature(logits[0].numpy()[val[0]], y[val[0]])
+    scaled = from_temperatures([temperature], 2)
     found = calibration_report(logits, scaled, y, val, test, class_names=names)["classes"]
     assert [row["class"] for row in found] == names
     assert [row["verdict"] for row in found] == ["understated", "overstated"]

@@ -183,7 +183,7 @@ CASES: dict[str, tuple[Callable[[], Any], list[str], str]] = {
     "explain an unknown node": (lambda: None, ["explain", "run", "--node", "n99"], "n99"),
     "predict to nowhere": (lambda: None, [*PREDICT, "--out", "no/such/place.csv"], "no/such"),
     "predict to a strange ending": (lambda: None, [*PREDICT, "--out", "p.xlsx"], "--out must end in .csv or .parquet"),
-    "predict with a confidence of NaN": (lambda: None, [*PREDICT, "--min-confidence", "nan"], "--min-confidence must be 0 to 1"),
+    "predict with a confidence of NaN": (lambda: None, [*PREDICT, "--min-confidence", "nan"], "min_confidence must be 0 to 1"),
     "predict a split of nobody": (lambda: None, [*PREDICT, "--split", "9"], "The run has no split 9"),
     "add a whole graph": (lambda: other_graph(), [*PREDICT, "other.npz", "--add"], "'other.npz' is a whole graph"),
     "study that is text": (lambda: overwrite("s.db", b"no study"), ["tune", "graph.npz", "--trials", "1", "--study", "s.db"], "s.db"),

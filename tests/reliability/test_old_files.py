@@ -231,8 +231,8 @@ def newer_study(old):
     return [*words, "--trials", "2"]
 
 
-RESUMED = {"interrupted/config.yaml", "interrupted/log.txt"}
-"""A run that is to go on begins with its config, now with its format, and with its log."""
+RESUMED = {"interrupted/config.yaml", "interrupted/graph.npz", "interrupted/log.txt"}
+"""A run that is to go on begins with its config, now with its format, its graph and its log."""
 
 FUTURE: dict[Callable[[Path], list[str]], set[str]] = {
     newer_config: set(),

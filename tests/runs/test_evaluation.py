@@ -8,6 +8,7 @@ import pytest
 
 from hpgmn import Graph, random_splits, train
 from hpgmn.base.errors import SettingError
+from hpgmn.cli import main
 
 
 def test_stored_predictions_give_the_scores_of_a_recomputation(rare_run):
@@ -21,6 +22,20 @@ def test_stored_predictions_give_the_scores_of_a_recomputation(rare_run):
         assert found[key] == computed[key]
     assert found["positive"] == "mule"
     assert rare_run.evaluate()["score"] == pytest.approx(rare_run.metrics["test_score"])
+
+
+def test_classes_are_told_apart_at_the_threshold_of_the_run(rare_run, rare_graph, capsys):
+    found = rare_run.evaluate()
+    mules = []
+    test = np.flatnonzero(rare_graph.split(0).test)
+    rows = pq.read_table(rare_run.folder / "predictions.parquet").to_pylist()
+    for seed, value in enumerate(found["threshold"]):
+        own = [row for row in rows if row["seed"] == seed and row["node"] in set(test)]
+        mules += [row["label"] for row in own if row["probability_mule"] >= value]
+    assert found["classes"][1]["precision"] == mules.count("mule") / len(mules)
+    assert main(["evaluate", str(rare_run.folder)]) == 0
+    low, high = sorted(found["threshold"])
+    assert f"'mule' at probability {low:.3g} to {high:.3g}" in capsys.readouterr().out
 
 
 def test_a_stored_prediction_needs_no_graph(rare_run, monkeypatch):

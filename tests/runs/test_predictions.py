@@ -7,6 +7,7 @@ import pytest
 
 import hpgmn
 from hpgmn.base.errors import HPGMNError, SettingError
+from hpgmn.cli import main
 from hpgmn.graph import Graph
 from hpgmn.runs.run import open_run
 
@@ -84,6 +85,33 @@ def test_another_threshold_replaces_that_of_the_run(rare_run, rare_graph):
     assert (one.labels[nodes] == "mule").all()
     with pytest.raises(SettingError, match="f1"):
         rare_run.predict(threshold="f2")
+
+
+def test_the_command_tells_the_threshold_and_who_is_above(rare_run, tmp_path, capsys):
+    words = ["predict", str(rare_run.folder), "--out", str(tmp_path / "p.csv")]
+    assert main([*words, "--threshold", "precision=0.5"]) == 0
+    told = capsys.readouterr().err
+    found = rare_run.predict(threshold="precision=0.5")
+    name, value = found.threshold
+    assert name == "mule"
+    assert (found.labels == "mule").tolist() == (found.probabilities[:, 1] >= value).tolist()
+    assert f"{(found.labels == 'mule').sum()} 'mule' (probability {value:.3g} or more)" in told
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("top", 0),
+        ("coverage", 0.0),
+        ("coverage", 1.5),
+        ("coverage", np.nan),
+        ("min_confidence", 2.0),
+        ("min_confidence", np.nan),
+    ],
+)
+def test_numbers_out_of_range_are_refused_with_a_remedy(rare_run, option, value):
+    with pytest.raises(SettingError, match=rf"{option} must be .*\({option}=[\d.]+\)"):
+        rare_run.predict(**{option: value})
 
 
 def test_sets_are_refused_without_reserved_nodes(rare_run):

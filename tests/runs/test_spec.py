@@ -140,7 +140,7 @@ def test_devices_are_resolved(monkeypatch):
         ({"settings": {"lr": -1}}, SettingError, "'lr' must be at least 0"),
         ({"metric": "auc"}, SettingError, "Unknown metric 'auc'"),
         ({"metric": "precision@5"}, SettingError, "needs two classes .'small' has 3"),
-        ({"seeds": 0}, SettingError, "seeds must be at least 1"),
+        ({"seeds": 0}, SettingError, "Seeds must be 1 to 10,000 .got 0"),
         ({"splits": (0, 5)}, GraphError, "splits 0 to 1"),
     ],
     ids=str,

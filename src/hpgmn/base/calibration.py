@@ -23,6 +23,9 @@ Array = NDArray[Any]
 LOWEST, HIGHEST = 0.05, 20.0
 """Range of temperatures."""
 
+RARE = 0.1
+"""Below this share of the nodes the rarer of two classes is rare."""
+
 BINS = 15
 """Number of bins of confidence."""
 
@@ -47,7 +50,8 @@ class Calibrator:
 
     Attributes:
         method: "temperature", "affine" (slope and intercept of two classes, vector scaling of
-            more), which undoes the shift by class weights, or "none".
+            more), which undoes the shift by class weights, or "none". Of two classes one of which
+            is rare, a temperature cannot correct how often it is expected: "affine" is used.
         is_balanced: whether every class counts alike in decisions: the bias is left out of them.
         threshold: the rule for the probability from which the positive class is predicted, see
             :func:`~hpgmn.base.thresholds.choose_threshold`; None: the most likely class is.
@@ -82,7 +86,10 @@ class Calibrator:
             return np.asarray(from_temperatures([1.0], 1)[0])
         temperature = 1.0 if self.method == "none" else fit_temperature(scores, labels)
         calibration = from_temperatures([temperature], scores.shape[1])
-        if self.method == "affine" and labels.size and np.isfinite(scores).all():
+        counts = np.bincount(labels, minlength=scores.shape[1])
+        is_rare = counts.size == 2 and 0 < counts.min() < RARE * labels.size
+        is_affine = self.method == "affine" or (self.method == "temperature" and is_rare)
+        if is_affine and labels.size and np.isfinite(scores).all():
             calibration[0, :2] = _fit_affine(scores, labels, 1 / temperature)
         if self.is_balanced:
             calibration[0, 2] = -calibration[0, 1]
@@ -104,6 +111,12 @@ def threshold_offset(threshold: float, positive: int) -> Array:
     offset = np.zeros(2)
     offset[positive] = np.log1p(-threshold) - np.log(threshold)
     return offset
+
+
+def decision_threshold(calibration: Array, positive: int) -> float:
+    """Return the probability from which one replica predicts the positive class of two."""
+    offset = calibration[2]
+    return float(1 / (1 + np.exp(offset[positive] - offset[1 - positive])))
 
 
 def _fit_affine(scores: Array, labels: Array, sharpness: float) -> Array:

@@ -74,4 +74,9 @@ def evaluate(
         )
         for row in result["classes"]
     ]
-    print_table(("class", "precision", "recall", "F1", nodes), classes, has_lines=True)
+    title = None
+    if thresholds := result.get("threshold"):
+        ends = dict.fromkeys(f"{value:.3g}" for value in (min(thresholds), max(thresholds)))
+        title = f"By class, '{positive}' at probability {' to '.join(ends)} or more"
+    columns = ("class", "precision", "recall", "F1", nodes)
+    print_table(columns, classes, has_lines=True, title=title)

@@ -83,8 +83,6 @@ def predict(
     """
     if out_file.suffix not in (".csv", ".parquet"):
         raise SettingError(f"--out must end in .csv or .parquet (got '{out_file}').")
-    if not 0 <= min_confidence <= 1:
-        raise SettingError(f"--min-confidence must be 0 to 1 (got {min_confidence:g}).")
     if graph is None and (add or only_new or columns):
         raise SettingError(
             "--add, --only-new and options for columns are about another graph than the trained "
@@ -118,6 +116,11 @@ def predict(
     empty = sum(label is None for label in predictions.labels)
     left_out = f", {empty:,} below {min_confidence:g} left empty" if min_confidence else ""
     seeds = count_noun(predictions.seeds, "member" if opened.spec.model == "ensemble" else "seed")
+    if predictions.threshold is not None:
+        name, value = predictions.threshold
+        left_out += (
+            f", {sum(predictions.labels == name):,} '{name}' (probability {value:.3g} or more)"
+        )
     if predictions.sets is not None:
         left_out += f", {predictions.sets.sum(axis=1).mean():.2f} classes per set"
     say(f"{nodes}, split {predictions.split}, {seeds}{left_out}: {out_file}")

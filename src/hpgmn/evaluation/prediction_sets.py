@@ -7,18 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from hpgmn.base.errors import SettingError
 from hpgmn.base.metrics import conformal_quantile
 from hpgmn.graph import Array
 
 COVERAGES = (0.8, 0.9, 0.95)
 """Coverages that are measured on test nodes."""
-
-
-def check_coverage(coverage: float) -> None:
-    """Refuse a coverage that is no probability."""
-    if not 0 < coverage < 1:
-        raise SettingError(f"coverage must be above 0 and below 1 (got {coverage:g}).")
 
 
 def lowest_probabilities(

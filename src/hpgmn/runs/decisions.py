@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hpgmn.base.calibration import calibrated_probabilities, decision_logits
+from hpgmn.base.calibration import calibrated_probabilities, decision_logits, decision_threshold
 from hpgmn.base.metrics import mean_logits
 from hpgmn.evaluation.prediction_sets import set_report
 from hpgmn.evaluation.rankings import ranking_report, validation_noise
@@ -70,7 +69,7 @@ def decision_metrics(
         metrics["threshold"] = {
             "rule": spec.threshold,
             "positive": name,
-            "value": [1 / (1 + math.exp(row[2, positive])) for row in maps],
+            "value": [decision_threshold(row, positive) for row in maps],
             **{
                 part: class_report(predicted, y, masks, class_names)[positive]
                 for part, masks in parts.items()

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hpgmn.base.errors import SettingError
+from hpgmn.base.errors import Remedy, SettingError
 from hpgmn.base.files import atomic_write
 from hpgmn.graph import Array
 
@@ -34,6 +34,8 @@ class Predictions:
         reasons: (M,) the main reason for that class, in words; None if nodes are not ranked.
         half_widths: of the prediction intervals of a regression, whose labels are numbers, by their
             coverage; None: infinite.
+        threshold: the positive class of two and the probability from which it is predicted; None:
+            the most likely class is.
         sets: (M, C) the classes that hold the true one with the required coverage; None without.
     """
 
@@ -48,6 +50,7 @@ class Predictions:
     reasons: Array | None = None
     half_widths: Mapping[float, float | None] = field(default_factory=dict)
     sets: Array | None = None
+    threshold: tuple[str, float] | None = None
 
     @property
     def confidence(self) -> Array:
@@ -103,6 +106,29 @@ class Predictions:
                 pyarrow.csv.write_csv(table, draft)
             else:
                 pyarrow.parquet.write_table(table, draft, write_page_checksum=True)
+
+
+def ranked_class(
+    top: int | None, of: str | None, names: tuple[str, ...], positive: Callable[[], int]
+) -> int | None:
+    """Return the class by which nodes are ranked, 0 of a regression; None if they are not."""
+    remedy = Remedy("Give the number of nodes", option="top", value=50)
+    if top is None:
+        if of is not None:
+            raise SettingError("A class to rank by is given, but not how many nodes.", remedy)
+        return None
+    if top < 1:
+        raise SettingError(f"top must be at least 1 (got {top}).", remedy)
+    if of is None and len(names) in (0, 2):
+        return positive() if names else 0
+    if of is None:
+        raise SettingError(
+            f"With {len(names)} classes, nodes are ranked by one of them.",
+            Remedy("Name it", option="of", value=names[0]),
+        )
+    if of not in names:
+        raise SettingError.unknown("class", of, names)
+    return names.index(of)
 
 
 def half_widths(metrics: Mapping[str, Any], split: int) -> dict[float, float | None]:

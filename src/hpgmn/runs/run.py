@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hpgmn.base.calibration import predicted_classes, threshold_offset
+from hpgmn.base.calibration import decision_threshold, predicted_classes, threshold_offset
 from hpgmn.base.errors import HPGMNError, Remedy, SettingError, format_score, unit_of
 from hpgmn.base.tasks import is_known
 from hpgmn.base.thresholds import choose_threshold, parse_threshold
@@ -24,7 +24,7 @@ from hpgmn.runs.folder import (
     backup_note,
 )
 from hpgmn.runs.outputs import read_metrics
-from hpgmn.runs.predictions import Predictions, half_widths
+from hpgmn.runs.predictions import Predictions, half_widths, ranked_class
 from hpgmn.runs.spec import CONFIG_FILE, RunSpec, check_threshold, read_spec
 from hpgmn.training.checks import class_number, positive_class
 from hpgmn.training.ensemble import ENSEMBLE, ENSEMBLE_FILE, Predictor, SavedEnsemble
@@ -112,12 +112,10 @@ class Run:
 
     def __repr__(self) -> str:
         score, metric = self.metrics.get("test_score_mean"), self.spec.metric
-        shown = (
-            ""
-            if score is None
-            else f", test {metric} {format_score(metric, score)}{unit_of(metric)}"
-        )
-        return f"Run({str(self.folder)!r}: {self.spec.model} on {self.metrics['graph']}{shown})"
+        about = f"{self.spec.model} on {self.metrics['graph']}"
+        if score is not None:
+            about += f", test {metric} {format_score(metric, score)}{unit_of(metric)}"
+        return f"Run({str(self.folder)!r}: {about})"
 
     @cached_property
     def metrics(self) -> dict[str, Any]:
@@ -247,13 +245,21 @@ class Run:
             by_class: with ``coverage``, hold it for the nodes of each class.
         """
         if not 0 <= min_confidence <= 1:
-            raise SettingError(f"min_confidence must be 0 to 1 (got {min_confidence:g}).")
+            raise SettingError(
+                f"min_confidence must be 0 to 1 (got {min_confidence:g}).",
+                Remedy("Give a probability", option="min_confidence", value=0.9),
+            )
         if not self.model.class_names and (min_confidence or threshold or of or coverage):
             raise SettingError(
                 "The model predicts numbers: it has no classes, thresholds or confidence.",
                 "Leave out such options; predictions have intervals",
             )
-        ranked = self._ranked_class(top, of)
+        if coverage is not None and not 0 < coverage < 1:
+            raise SettingError(
+                f"coverage must be above 0 and below 1 (got {coverage:g}).",
+                Remedy("Give a probability", option="coverage", value=0.9),
+            )
+        ranked = ranked_class(top, of, self.model.class_names, lambda: self.positive)
         loaded = self._resolve(graph, add)
         number, models = self.models_of(split)
         known = None if self._is_trained(loaded) else models.known_positions(loaded)
@@ -302,6 +308,11 @@ class Run:
             reasons=reasons,
             half_widths={} if names.size else half_widths(self.metrics, number),
             sets=sets,
+            threshold=(
+                (str(names[self.positive]), decision_threshold(calibration, self.positive))
+                if names.size == 2 and calibration[2].any()
+                else None
+            ),
         )
 
     @property
@@ -310,29 +321,6 @@ class Run:
         recorded = self.spec.positive or self.metrics.get("ranking", {}).get("positive")
         labels, names = self.model.train_labels, self.model.class_names
         return class_number(positive_class("average_precision", labels, names, recorded), names)
-
-    def _ranked_class(self, top: int | None, of: str | None) -> int | None:
-        """Return the class by which nodes are ranked, 0 of a regression; None if they are not."""
-        names = self.model.class_names
-        if top is None:
-            if of is not None:
-                raise SettingError(
-                    "A class to rank by is given, but not how many nodes.",
-                    Remedy("Give the number of nodes", option="top", value=50),
-                )
-            return None
-        if top < 1:
-            raise SettingError(f"top must be at least 1 (got {top}).")
-        if of is None and len(names) in (0, 2):
-            return self.positive if names else 0
-        if of not in names:
-            if of is not None:
-                raise SettingError.unknown("class", of, names)
-            raise SettingError(
-                f"With {len(names)} classes, nodes are ranked by one of them.",
-                Remedy("Name it", option="of", value=names[0]),
-            )
-        return names.index(of)
 
     def _unlabelled_nodes(self, graph: Graph, nodes: Array | None) -> Array:
         """Return the positions without a label, among some nodes or all."""
@@ -375,13 +363,8 @@ class Run:
         self, probabilities: Array, split: int, coverage: float, by_class: bool
     ) -> Array:
         """Return (M, C) the classes in the set of each node, from the nodes reserved for it."""
-        from hpgmn.evaluation.prediction_sets import (
-            check_coverage,
-            lowest_probabilities,
-            prediction_sets,
-        )
+        from hpgmn.evaluation.prediction_sets import lowest_probabilities, prediction_sets
 
-        check_coverage(coverage)
         if not self.spec.conformal:
             raise SettingError(
                 "The run has reserved no nodes for prediction sets.",
@@ -454,6 +437,8 @@ class Run:
             y = loaded.y
         positive = self.positive if len(model.class_names) == 2 else 1
         scored = score_predictions(logits, y, masks, names, model.class_names, positive)
+        if len(model.class_names) == 2:
+            scored["threshold"] = [decision_threshold(row, positive) for row in model.calibration]
         if not model.class_names:
             splits = [replica.split for replica in model.replicas]
             scored["intervals"] = interval_coverage(logits, y, masks, splits, self.metrics)

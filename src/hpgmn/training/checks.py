@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from hpgmn.base.calibration import RARE
 from hpgmn.base.errors import HPGMNError, Remedy, SettingError
 from hpgmn.base.metrics import has_positive, rarest_class
 from hpgmn.base.tasks import hide_labels
@@ -126,9 +127,8 @@ def scarce_classes(counts: Array, class_names: Sequence[str]) -> list[str]:
     ]
 
 
-RARE, RARE_AMONG_MANY = 0.1, 0.2
-"""The rarer of two classes is rare below this share of the train nodes; the rarest of more classes
-below this part of an even share."""
+RARE_AMONG_MANY = 0.2
+"""The rarest of more than two classes is rare below this part of an even share."""
 
 
 def fitting_metric(labels: Array, class_names: Sequence[str]) -> tuple[str, str]:
