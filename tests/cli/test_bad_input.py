@@ -224,7 +224,7 @@ def test_evaluate_needs_labels_and_the_same_classes(refused, trained, write_arra
     assert "has no labels to score against" in refused("evaluate", trained, path)
     path = write_arrays(class_names=np.array(["a", "b", "c"]))
     line = refused("evaluate", trained, path)
-    assert "The classes of 'graph' are not those of the model: 0, 1, 2." in line
+    assert "of 'graph' are not those of the model: 0, 1, 2." in line
 
 
 def test_evaluate_needs_test_nodes(hpgmn, refused, write_arrays, tiny):

@@ -47,7 +47,7 @@ def test_done_is_0(hpgmn):
 
 
 def test_an_interrupt_is_130(hpgmn, monkeypatch):
-    def interrupted(*_):
+    def interrupted(*_, **__):
         raise KeyboardInterrupt
 
     monkeypatch.setattr("hpgmn.graph.datasets.load", interrupted)
@@ -57,7 +57,7 @@ def test_an_interrupt_is_130(hpgmn, monkeypatch):
 
 
 def test_a_bug_of_ours_is_not_hidden(monkeypatch):
-    def broken(*_):
+    def broken(*_, **__):
         raise RuntimeError("our bug")
 
     monkeypatch.setattr("hpgmn.graph.datasets.load", broken)

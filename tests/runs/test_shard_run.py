@@ -220,7 +220,7 @@ def test_shards_are_always_read_in_batches(tmp_path, shards_writer, small_graph)
     ("settings", "options", "message"),
     [
         ({"batch_size": 0}, {}, "batch_size=1024"),
-        ({}, {"seeds": 0}, "seeds must be at least 1"),
+        ({}, {"seeds": 0}, "Seeds must be 1 to"),
         ({}, {"metric": "precision@3"}, "needs two classes"),
         ({"hiden_dim": 3}, {}, "Did you mean 'hidden_dim'"),
     ],

@@ -24,13 +24,14 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from hpgmn.base.errors import HPGMNError, Remedy, list_names
-from hpgmn.tables.column_types import COLUMN_TYPES, Aggregate, Column, Degree, Sample, read_values
+from hpgmn.base.errors import GraphError, HPGMNError, Remedy, count_noun, list_names
+from hpgmn.tables.column_types import COLUMN_TYPES, Aggregate, Column, Sample, Time
 from hpgmn.tables.sources import Array, Table
 
 logger = logging.getLogger(__name__)
 
 Log = Callable[[str], None]
+_LARGEST = float(np.finfo(np.float32).max)
 
 
 @dataclass(frozen=True)
@@ -62,11 +63,6 @@ class Preparation:
         return tuple(column for column in self.columns if isinstance(column, Aggregate))
 
     @property
-    def degree(self) -> Degree | None:
-        """The degree attribute, if it is the only one."""
-        return next((column for column in self.columns if isinstance(column, Degree)), None)
-
-    @property
     def names(self) -> tuple[str, ...]:
         """The names of ``node_columns``."""
         return tuple(column.name for column in self.node_columns)
@@ -75,6 +71,16 @@ class Preparation:
     def feature_names(self) -> list[str]:
         """The names of all F attributes."""
         return [name for column in self.columns for name in column.feature_names]
+
+    def original(self, number: int, attributes: Array) -> float | str | None:
+        """Return a node's value of a column in the unit of the tables; None if it is missing."""
+        column = self.columns[number]
+        value = column.original(attributes)
+        name, _, what = column.name.removesuffix(")").rpartition(" (")
+        times = {one.name: one for one in self.edge_columns if isinstance(one, Time)}
+        if isinstance(column, Aggregate) and isinstance(value, float) and name in times:
+            return _describe_time(times[name], what.rpartition(", ")[2], value)
+        return value
 
     def attributes(self, table: Table, log: Log) -> Array:
         """Convert a table to float32 (N, F without aggregates); it must have all columns."""
@@ -116,6 +122,18 @@ class Preparation:
         edge_columns = tuple(map(Column.from_dict, content.get("edge_columns", ())))
         about = dict(content["left_out"]), dict(content["roles"]), tuple(content["class_names"])
         return cls(columns, *about, edge_columns)
+
+
+def _describe_time(column: Time, what: str, value: float) -> float | str | None:
+    """Return an aggregate of times in words: first and last as dates, gaps as durations."""
+    if what in ("first", "last"):
+        return column.original(np.array([value]))
+    if what != "mean gap":
+        return value
+    hours = value / 3600
+    if hours >= 48:
+        return f"{hours / 24:.1f} days"
+    return f"{hours:.0f} h" if hours >= 1 else f"{60 * hours:.0f} min"
 
 
 def check_columns(columns: Sequence[Column], table: Table) -> None:
@@ -212,3 +230,28 @@ def report_left_out(table: Table, left_out: Mapping[str, str], log: Log) -> None
             remedy = Remedy("Convert it to numbers to use it")
             remedy |= table.category_remedy(names[0], "Read it as a category")
             logger.warning("%s: %s: %s, left out. %s", table.label, listed, reason, remedy)
+
+
+def read_values(table: Table, types: Mapping[str, type[Column]]) -> dict[str, Array]:
+    """Read all values of some columns: floats with NaN, or words with None, if missing."""
+    parts: dict[str, list[Array]] = {name: [] for name in types}
+    read_as = {name: column_type.read_as for name, column_type in types.items()}
+    for batch in table.batches(read_as) if types else ():
+        for name, column_type in types.items():
+            parts[name].append(column_type.read(table, name, batch.column(name)))
+    values = {name: np.concatenate(arrays) for name, arrays in parts.items()}
+    for name, array in values.items():
+        if array.dtype.kind == "f":
+            refuse_infinite(table, name, array)
+    return values
+
+
+def refuse_infinite(table: Table, name: str, values: Array) -> None:
+    """Refuse numbers that are infinite as attributes."""
+    wrong = np.flatnonzero(np.abs(values) > _LARGEST)
+    if wrong.size:
+        raise GraphError(
+            f"{table.label}: column '{name}' has {count_noun(wrong.size, 'number')} beyond "
+            f"±3.4e38, the first in {table.row(int(wrong[0]))}.",
+            Remedy("Put finite numbers there, or leave them empty") | table.drop_remedy(name),
+        )
