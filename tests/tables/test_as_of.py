@@ -90,6 +90,34 @@ def test_new_nodes_are_added_to_all_edges():
     assert grown.num_listed_edges == 161
 
 
+def test_attributes_that_are_not_prepared_have_later_edges_too():
+    nodes = {name: NODES[name] for name in ("id", "age", "label", "day")}
+    graph = from_tables(nodes, transfers(), split_by=["time", "day"], prepare=False)
+    assert graph.num_listed_edges < graph.full.num_listed_edges == 160
+    np.testing.assert_array_equal(graph.full.split(0).test, graph.split(0).test)
+
+
+def test_dates_may_have_a_time_zone_and_nanoseconds():
+    zoned = transfers(time=[f"{time}+02:00" for time in TIMES])
+    counts = {
+        as_of: from_tables(NODES, zoned, as_of=as_of).num_listed_edges
+        for as_of in (f"{TIMES[90]}+02:00", "2024-01-19T16:30", "2024-01-19T16:30Z")
+    }
+    assert set(counts.values()) == {91}
+    exact = transfers(time=np.asarray(TIMES, "datetime64[ns]") + np.timedelta64(7, "ns"))
+    assert from_tables(NODES, exact, as_of="2024-01-20").num_listed_edges == sum(
+        time < "2024-01-21" for time in TIMES
+    )
+
+
+def test_a_date_means_its_end_however_it_is_written():
+    graphs = [
+        from_tables(NODES, transfers(), as_of=text)
+        for text in ("2024-01-20", "20240120", "2024-01-20T23:59:59")
+    ]
+    assert len({graph.num_listed_edges for graph in graphs}) == 1
+
+
 @pytest.mark.parametrize("model", ["hpgmn", "gcn"])
 def test_training_sees_no_later_edge(tmp_path, model):
     from hpgmn import open_run, train
@@ -119,7 +147,7 @@ def test_training_sees_no_later_edge(tmp_path, model):
     ("edges", "options", "message"),
     [
         ({}, {"as_of": "yesterday"}, "as_of takes a date such as 2024-03-01"),
-        ({}, {"as_of": "2019-05-01"}, "begins at 2024-01-01T00:30:00: no edge is left"),
+        ({}, {"as_of": "2019-05-01"}, "begins at 2024-01-01 00:30:00: no edge is left"),
         ({"time": None}, {"as_of": "2024-01-20"}, "that holds dates, and none does"),
         (
             {"time": None, "sent": TIMES, "booked": TIMES},

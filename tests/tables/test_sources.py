@@ -197,7 +197,7 @@ def test_the_beginning_of_a_file_may_cut_a_character(tmp_path, monkeypatch):
 
 
 def with_large_blocks(opened):
-    return lambda table, path, types, block: opened(table, path, types, 64)
+    return lambda table, types, block: opened(table, types, 64)
 
 
 def test_text_in_memory_has_the_type_of_a_file():

@@ -210,9 +210,9 @@ def read_graph_tables(
     graph = _make_graph(cls, data, name)
     if data.as_of is not None:
         fitted = None if data.preparation is None else Preparation.from_dict(data.preparation)
-        tables = replace(tables, as_of=None, preparation=fitted)
+        tables = replace(tables, as_of=None, split_by=None, preparation=fitted)
         later = read_tables(tables, progress, lambda line: None, earlier_ids=earlier_ids)
-        graph.with_later_edges = _make_graph(cls, later, name)
+        graph.with_later_edges = _make_graph(cls, replace(later, masks=data.masks), name)
     return graph
 
 
@@ -258,25 +258,16 @@ def _extend(graph: Any, new: TableData, name: str) -> Any:
     else:
         x = np.concatenate([old_x, new.x])
     if fitted is not None:  # new edges change aggregates of old nodes
-        edge_values = new.edge_values
-        if graph.edge_values is not None and edge_values is not None:
-            edge_values = np.concatenate([graph.edge_values, edge_values])
+        edge_values = _append(graph.edge_values, new.edge_values)
         edges = (edge_index, edge_values, fitted.edge_columns)
         x, _ = add_aggregates(x, *edges, graph.directed, fitted.aggregates)
-    weight = None
-    if graph.edge_weight is not None and new.edge_weight is not None:
-        weight = np.append(graph.edge_weight, new.edge_weight)
-    types = None
-    if graph.edge_type is not None and new.edge_type is not None:
-        types = np.append(graph.edge_type, new.edge_type)
+    y = hide_labels(np.zeros(count, graph.y.dtype), False) if new.y is None else new.y
     larger = type(graph)(
         x,
         edge_index,
-        np.append(graph.y, hide_labels(np.zeros(count, graph.y.dtype), False))
-        if new.y is None
-        else np.append(graph.y, new.y),
-        edge_weight=weight,
-        edge_type=types,
+        np.append(graph.y, y),
+        edge_weight=_append(graph.edge_weight, new.edge_weight),
+        edge_type=_append(graph.edge_type, new.edge_type),
         edge_type_names=graph.edge_type_names,
         directed=graph.directed,
         node_ids=np.concatenate([graph.node_ids, new.node_ids]),
@@ -290,6 +281,11 @@ def _extend(graph: Any, new: TableData, name: str) -> Any:
     masks = (getattr(graph.splits, part) for part in PARTS)
     padded = (np.pad(mask, ((0, count), (0, 0))) for mask in masks)
     return larger.with_splits(type(graph.splits)(*padded))
+
+
+def _append(old: Array | None, new: Array | None) -> Array | None:
+    """Return the values of old and new edges; None unless both have some."""
+    return None if old is None or new is None else np.concatenate([old, new])
 
 
 def targets_to_classes(graph: Any, bins: int) -> Any:

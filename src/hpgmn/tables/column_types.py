@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from hpgmn.base.errors import GraphError, Remedy, count_noun
+from hpgmn.base.errors import GraphError
 from hpgmn.tables.sources import (
     MISSING,
     NATIVE,
@@ -34,6 +34,7 @@ from hpgmn.tables.sources import (
     is_text,
     mixed_types,
     not_numeric,
+    number_words,
 )
 
 ONE_HOT = 32
@@ -47,7 +48,6 @@ LONG_TEXT = 40
 
 _ON_LOG_SCALE = {"count", "repeated", "sum", "mean", "maximum", "deviation", "mean gap", "degree"}
 _WHOLE_DAY = 0.01  # a date that differs by less from midnight, in days, has no time
-_LARGEST = float(np.finfo(np.float32).max)
 _MICROSECONDS_PER_DAY = 86_400 * 1e6
 _NUMBER = r"^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$"
 _ISO_DATE = re.compile(r"^\d{4}-(0[1-9]|1[0-2])-(0[1-9]|[12]\d|3[01])")
@@ -240,7 +240,7 @@ class Date(Number):
         """
         if pa.types.is_null(column.type):
             return np.full(len(column), np.nan)
-        integers = column.cast(pa.timestamp("us")).cast(pa.int64())
+        integers = column.cast(pa.timestamp("us"), safe=False).cast(pa.int64())  # of UTC
         microseconds = integers.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
         return np.asarray(microseconds, np.float64) / _MICROSECONDS_PER_DAY
 
@@ -255,8 +255,7 @@ class Date(Number):
         days = self._unscaled(attributes)
         if abs(days - round(days)) < _WHOLE_DAY:
             days = round(days)
-        moment = datetime.datetime(1970, 1, 1) + datetime.timedelta(days=days)
-        return moment.isoformat(" ", "minutes").removesuffix(" 00:00")
+        return describe_days(days, "minutes")
 
     def check(self, table: Table) -> None:
         """See ``Column``."""
@@ -335,15 +334,20 @@ class Category(Column):
     @classmethod
     def read(cls, table: Table, name: str, column: Any) -> Array:
         """See ``Column``."""
-        words = [
-            None if word is None or word.strip() in MISSING else word.strip()
-            for word in as_text(table, name, column).to_pylist()
-        ]
-        if pa.types.is_boolean(table.types[name]):  # true, TRUE: one word in every file
-            words = [word and canonical(word) for word in words]
-        array = np.empty(len(words), object)
-        array[:] = words
-        return array
+        numbers: dict[str, int] = {}
+        codes = cls.number(table, name, column, numbers)
+        return np.asarray([*numbers, None], object)[codes]
+
+    @staticmethod
+    def number(table: Table, name: str, column: Any, numbers: dict[str, int]) -> Array:
+        """Return the numbers of words, -1 where missing; see :func:`number_words`."""
+        is_flag = pa.types.is_boolean(table.types[name])  # true, TRUE: one word in every file
+
+        def spell(text: str) -> str:
+            word = text.strip()
+            return "" if word in MISSING else canonical(word) if is_flag else word
+
+        return number_words(as_text(table, name, column), numbers, spell)
 
     @classmethod
     def fit(cls, sample: Sample) -> Column | str | None:
@@ -430,39 +434,14 @@ COLUMN_TYPES: tuple[type[Column], ...] = (Flag, Number, Date, Category, Hashed)
 """The types of columns; the first that fits is taken."""
 
 
-def read_values(table: Table, types: Mapping[str, type[Column]]) -> dict[str, Array]:
-    """Read all values of some columns: floats with NaN, or words with None, if missing."""
-    parts: dict[str, list[Array]] = {name: [] for name in types}
-    read_as = {name: column_type.read_as for name, column_type in types.items()}
-    for batch in table.batches(read_as) if types else ():
-        for name, column_type in types.items():
-            parts[name].append(column_type.read(table, name, batch.column(name)))
-    values = {name: np.concatenate(arrays) for name, arrays in parts.items()}
-    for name, array in values.items():
-        if array.dtype.kind == "f":
-            refuse_infinite(table, name, array)
-    return values
-
-
-def refuse_infinite(table: Table, name: str, values: Array) -> None:
-    """Refuse numbers that are infinite as attributes."""
-    wrong = np.flatnonzero(np.abs(values) > _LARGEST)
-    if wrong.size:
-        raise GraphError(
-            f"{table.label}: column '{name}' has {count_noun(wrong.size, 'number')} beyond "
-            f"±3.4e38, the first in {table.row(int(wrong[0]))}.",
-            Remedy("Put finite numbers there, or leave them empty") | table.drop_remedy(name),
-        )
-
-
-def describe_days(days: float) -> str:
+def describe_days(days: float, precision: str = "auto") -> str:
     """Return days since 1970 as a date, with the time of day if there is one.
 
     >>> describe_days(2.0), describe_days(2.5)
-    ('1970-01-03', '1970-01-03T12:00:00')
+    ('1970-01-03', '1970-01-03 12:00:00')
     """
-    moment = np.datetime64(round(days * _MICROSECONDS_PER_DAY), "us").item()
-    return str(moment.isoformat() if days % 1 else moment.date())
+    moment = datetime.datetime(1970, 1, 1) + datetime.timedelta(days=days)
+    return moment.isoformat(" ", precision) if days % 1 else str(moment.date())
 
 
 def parse_date(word: str) -> datetime.date | None:

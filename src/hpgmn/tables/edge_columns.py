@@ -31,11 +31,16 @@ from hpgmn.tables.column_types import (
     Number,
     Sample,
     Time,
-    refuse_infinite,
 )
 from hpgmn.tables.columns import Tables
-from hpgmn.tables.preparation import Log, Preparation, check_columns, report_left_out
-from hpgmn.tables.sources import MISSING, Array, as_text, canonical
+from hpgmn.tables.preparation import (
+    Log,
+    Preparation,
+    check_columns,
+    refuse_infinite,
+    report_left_out,
+)
+from hpgmn.tables.sources import Array
 
 _HEAD = 1 << 16  # rows that tell whether words are categories, names or free text
 _MANY_WORDS = 1 << 20
@@ -97,23 +102,12 @@ class EdgeColumnReader:
             if name not in self._words:
                 block[:] = kind.read(self._table, name, column)
                 continue
-            block[:] = self._encode(name, column)
+            codes = Category.number(self._table, self.source[name], column, self._words[name])
+            block[:] = np.where(codes < 0, np.nan, codes)
             many = max(_MANY_WORDS, (start + len(block)) // 2)
             is_open = self._fitted is None and name not in self._categories
             if is_open and len(self._words[name]) > many:
                 self._left_out[name] = "free text or names"  # before they fill the memory
-
-    def _encode(self, name: str, column: pa.Array) -> Array:
-        """Number words by their first occurrence; missing ones are NaN."""
-        encoded = as_text(self._table, self.source[name], column).dictionary_encode()
-        numbers, is_flag = self._words[name], pa.types.is_boolean(column.type)
-        codes = [np.nan] * (len(encoded.dictionary) + 1)
-        for position, text in enumerate(encoded.dictionary.to_pylist()):
-            word = canonical(text) if is_flag else text.strip()
-            if word not in MISSING:
-                codes[position] = numbers.setdefault(word, len(numbers))
-        index = encoded.indices.fill_null(len(encoded.dictionary)).to_numpy(zero_copy_only=False)
-        return np.asarray(np.asarray(codes)[index])
 
     def finish(self, is_known: Array, log: Log) -> tuple[tuple[Column, ...], Array | None]:
         """Return the fitted columns and (E, columns) values of the edges marked in ``is_known``."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import logging
+import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -15,11 +16,11 @@ import pyarrow.compute as pc
 
 from hpgmn.base.edge_types import MISSING
 from hpgmn.base.errors import GraphError, Remedy, SettingError
-from hpgmn.tables.column_types import Category, Column, Date, Number, describe_days, read_values
+from hpgmn.tables.column_types import Category, Column, Date, Number, describe_days
 from hpgmn.tables.columns import Tables
 from hpgmn.tables.edge_columns import EdgeColumnReader
 from hpgmn.tables.options import column_remedy
-from hpgmn.tables.preparation import Log
+from hpgmn.tables.preparation import Log, read_values
 from hpgmn.tables.sources import (
     NUMBER,
     TEXT,
@@ -30,6 +31,7 @@ from hpgmn.tables.sources import (
     canonical,
     decoded,
     is_date,
+    number_words,
 )
 from hpgmn.tables.splitting import read_times
 
@@ -150,8 +152,11 @@ def read_edges(
                 usable |= block.min(axis=0) < 0
             unusable.note(~usable, start, values.__getitem__)
         if tables.edge_type is not None and edge_type is not None:
-            words = as_text(table, tables.edge_type, group.column(tables.edge_type))
-            edge_type[start : start + size] = _number_words(words, type_numbers)
+            words = as_text(
+                table, tables.edge_type, group.column(tables.edge_type).combine_chunks()
+            )
+            numbers = number_words(words.fill_null(""), type_numbers, _type_name)
+            edge_type[start : start + size] = numbers
         if limit is not None:
             column = group.column(time).combine_chunks()
             times[start : start + size] = time_type.read(table, time, column)
@@ -225,7 +230,7 @@ def time_limit(tables: Tables) -> float:
     try:
         if not is_days:
             return float(text)
-        moment = np.datetime64(datetime.datetime.fromisoformat(text).replace(tzinfo=None), "us")
+        moment = datetime.datetime.fromisoformat(text)
     except ValueError:
         example = "date such as 2024-03-01" if is_days else "number"
         raise SettingError(
@@ -234,7 +239,8 @@ def time_limit(tables: Tables) -> float:
             column_remedy("Write it so", "as_of"),
         ) from None
     days = float(Date.read(tables.edges, "", pa.array([moment]))[0])
-    return float(np.nextafter(days + 1, 0)) if len(text) == len("2024-03-01") else days
+    is_date_only = re.fullmatch(r"[\d-]{8,10}", text) is not None
+    return float(np.nextafter(days + 1, 0)) if is_date_only else days
 
 
 def _are_early(tables: Tables, times: Array, limit: float, log: Log) -> Array:
@@ -259,12 +265,8 @@ def _are_early(tables: Tables, times: Array, limit: float, log: Log) -> Array:
     return is_early
 
 
-def _number_words(words: Any, numbers: dict[str, int]) -> Array:
-    """Return the number of each word, a new one for each new word; empty ones are "missing"."""
-    encoded = words.fill_null("").combine_chunks().dictionary_encode()
-    distinct = [canonical(word.strip()) or MISSING for word in encoded.dictionary.to_pylist()]
-    codes = np.asarray([numbers.setdefault(word, len(numbers)) for word in distinct], np.int32)
-    return np.asarray(codes[encoded.indices.to_numpy()])
+def _type_name(word: str) -> str:
+    return canonical(word.strip()) or MISSING
 
 
 def _handle_unknown(tables: Tables, unknown: Faults, guess: Remedy | None, log: Log) -> None:

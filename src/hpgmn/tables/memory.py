@@ -6,7 +6,7 @@ pandas and networkx are used through the objects that the user passes; neither n
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain, count
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from hpgmn.base.errors import GraphError, HPGMNError
-from hpgmn.tables.sources import MemoryTable, without_nat
+from hpgmn.tables.sources import MemoryTable
 
 _MISSING_TYPES = ("NaTType", "NAType")  # of pandas
 _CONVERSION_ERRORS = (pa.ArrowException, TypeError, ValueError, OverflowError)
@@ -50,12 +50,12 @@ def _arrow_table(value: Any, label: str) -> pa.Table:
             for position, kind in enumerate(frame.dtypes):
                 if kind == object:  # noqa: E721 (a type of NumPy)
                     values = np.empty(len(frame), object)  # which may be lists
-                    values[:] = without_nat(frame.iloc[:, position])
+                    values[:] = _without_nat(frame.iloc[:, position])
                     frame.isetitem(position, values)
             return pa.Table.from_pandas(frame, preserve_index=False)
         if isinstance(value, Mapping):
             return pa.table(
-                {str(name): pa.array(without_nat(column)) for name, column in value.items()}
+                {str(name): pa.array(_without_nat(column)) for name, column in value.items()}
             )
     except _CONVERSION_ERRORS as error:
         reason = "; ".join(" ".join(str(part).split()) for part in error.args).rstrip(".")
@@ -141,7 +141,7 @@ def _columns(rows: Sequence[Mapping[str, Any]], defaults: Mapping[str, Any]) -> 
     for name in names:
         values = [row.get(name, defaults.get(name)) for row in rows]
         try:
-            columns[str(name)] = pa.array(without_nat(values))
+            columns[str(name)] = pa.array(_without_nat(values))
         except _CONVERSION_ERRORS:
             columns[str(name)] = _text(values)
     return columns
@@ -165,3 +165,11 @@ def _spread_lists(nodes: pa.Table) -> tuple[pa.Table, dict[str, list[str]]]:
         for part, values in zip(parts[name], zip(*rows, strict=True), strict=True):
             columns[part] = pa.array(values)
     return pa.table(columns), parts
+
+
+def _without_nat(values: Iterable[Any]) -> list[Any]:
+    """Replace NumPy's "not a time" by None: beside numbers pyarrow crashes on it."""
+    return [
+        None if isinstance(value, np.datetime64 | np.timedelta64) and np.isnat(value) else value
+        for value in values
+    ]

@@ -24,13 +24,14 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from hpgmn.base.errors import HPGMNError, Remedy, list_names
-from hpgmn.tables.column_types import COLUMN_TYPES, Aggregate, Column, Degree, Sample, read_values
+from hpgmn.base.errors import GraphError, HPGMNError, Remedy, count_noun, list_names
+from hpgmn.tables.column_types import COLUMN_TYPES, Aggregate, Column, Sample
 from hpgmn.tables.sources import Array, Table
 
 logger = logging.getLogger(__name__)
 
 Log = Callable[[str], None]
+_LARGEST = float(np.finfo(np.float32).max)
 
 
 @dataclass(frozen=True)
@@ -60,11 +61,6 @@ class Preparation:
     def aggregates(self) -> tuple[Column, ...]:
         """The attributes made of edges."""
         return tuple(column for column in self.columns if isinstance(column, Aggregate))
-
-    @property
-    def degree(self) -> Degree | None:
-        """The degree attribute, if it is the only one."""
-        return next((column for column in self.columns if isinstance(column, Degree)), None)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -212,3 +208,28 @@ def report_left_out(table: Table, left_out: Mapping[str, str], log: Log) -> None
             remedy = Remedy("Convert it to numbers to use it")
             remedy |= table.category_remedy(names[0], "Read it as a category")
             logger.warning("%s: %s: %s, left out. %s", table.label, listed, reason, remedy)
+
+
+def read_values(table: Table, types: Mapping[str, type[Column]]) -> dict[str, Array]:
+    """Read all values of some columns: floats with NaN, or words with None, if missing."""
+    parts: dict[str, list[Array]] = {name: [] for name in types}
+    read_as = {name: column_type.read_as for name, column_type in types.items()}
+    for batch in table.batches(read_as) if types else ():
+        for name, column_type in types.items():
+            parts[name].append(column_type.read(table, name, batch.column(name)))
+    values = {name: np.concatenate(arrays) for name, arrays in parts.items()}
+    for name, array in values.items():
+        if array.dtype.kind == "f":
+            refuse_infinite(table, name, array)
+    return values
+
+
+def refuse_infinite(table: Table, name: str, values: Array) -> None:
+    """Refuse numbers that are infinite as attributes."""
+    wrong = np.flatnonzero(np.abs(values) > _LARGEST)
+    if wrong.size:
+        raise GraphError(
+            f"{table.label}: column '{name}' has {count_noun(wrong.size, 'number')} beyond "
+            f"±3.4e38, the first in {table.row(int(wrong[0]))}.",
+            Remedy("Put finite numbers there, or leave them empty") | table.drop_remedy(name),
+        )

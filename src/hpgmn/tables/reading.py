@@ -34,6 +34,7 @@ from hpgmn.tables.sources import (
     as_text,
     canonical,
     is_integer,
+    number_words,
 )
 from hpgmn.tables.splitting import PARTS, split_by
 from hpgmn.tables.targets import read_targets
@@ -348,13 +349,8 @@ class EncodedWords:
 
     def add(self, column: Any, spell: Callable[[str], str] = str) -> None:
         """Add a batch of text; ``spell`` gives the spelling to store."""
-        encoded = column.dictionary_encode()
-        numbers = [
-            self.numbers.setdefault(spell(word), len(self.numbers)) if word.strip() else -1
-            for word in encoded.dictionary.to_pylist()
-        ]
-        index = encoded.indices.fill_null(len(numbers)).to_numpy()
-        self.codes.append(np.asarray([*numbers, -1], np.int32)[index])
+        codes = number_words(column, self.numbers, lambda word: word.strip() and spell(word))
+        self.codes.append(codes)
 
     def classes(self, known: Sequence[str] = ()) -> tuple[Array | None, list[str] | None]:
         """Return labels (N,) and class names, both None without a column.

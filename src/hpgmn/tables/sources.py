@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import collections
 import io
 import itertools
 import re
@@ -101,8 +102,7 @@ class Table(ABC):
     def has_integers(self, column: str) -> bool:
         """Whether a column holds integers, possibly as floats, rather than text."""
         kind = self.types[column]
-        is_integer = pa.types.is_integer(kind) and kind != pa.uint64()
-        return bool(is_integer or pa.types.is_floating(kind))
+        return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind)) and kind != pa.uint64()
 
     @abstractmethod
     def num_rows(self, progress: Callable[[int], None] = lambda count: None) -> int:
@@ -126,14 +126,14 @@ class Table(ABC):
         self.codes = frozenset(names)
         self.types |= dict.fromkeys(self.codes, pa.string())
 
-    def first_text(self, column: str) -> tuple[int, str] | None:
-        """Return row and value of the first entry that is not a number, or None."""
+    def first_text(self, column: str, parse: Any = float) -> tuple[int, str] | None:
+        """Return row and value of the first entry that cannot be parsed, or None."""
         row = 0
         for batch in self.batches({column: TEXT}):
             for value in batch.column(0).to_pylist():
                 try:
                     if value is not None and str(value) not in MISSING:
-                        float(value)
+                        parse(value)
                 except (TypeError, ValueError):
                     return row, str(value)
                 row += 1
@@ -155,18 +155,29 @@ class CsvTable(Table):
     ) -> None:
         self._parse = pacsv.ParseOptions(delimiter=separator, newlines_in_values=True)
         self._layout = {"column_names": names, "skip_rows": skip}
-        with readable(path):
-            schema = self._open(path, {}, _PROBE_BYTES).schema
+        self.path = path
+        with self._readable({}):
+            schema = self._open({}, _PROBE_BYTES).schema
         super().__init__(path, zip(schema.names, schema.types, strict=True), names is None)
         integers = [name for name, kind in self.types.items() if pa.types.is_integer(kind)]
         heads = self.batches(dict.fromkeys(integers, TEXT)) if integers else ()
         for head in itertools.islice(heads, 1):
             self.keep_codes(name for name in integers if has_codes(head.column(name)))
 
-    def _open(self, path: Path, types: Mapping[str, pa.DataType], block: int) -> Any:
+    def _open(self, types: Mapping[str, pa.DataType], block: int, threads: bool = True) -> Any:
         convert = pacsv.ConvertOptions(column_types=types, include_columns=list(types))
-        read = pacsv.ReadOptions(block_size=block, **self._layout)
-        return pacsv.open_csv(path, read, self._parse, convert)
+        read = pacsv.ReadOptions(block_size=block, use_threads=threads, **self._layout)
+        return pacsv.open_csv(self.path, read, self._parse, convert)
+
+    @contextmanager
+    def _readable(self, types: Mapping[str, pa.DataType]) -> Iterator[None]:
+        """Convert errors; to name the row pyarrow has to read again without threads."""
+        with readable(self.path):
+            try:
+                yield
+            except pa.ArrowInvalid:
+                collections.deque(self._open(types, _BLOCK_BYTES, threads=False), 0)
+                raise
 
     def has_integers(self, column: str) -> bool:
         """Return False: ids stay as they are written, such as '007'."""
@@ -188,29 +199,17 @@ class CsvTable(Table):
             if kind == NUMBER and not pa.types.is_boolean(types[name]):
                 types[name] = pa.float64()
         try:
-            with readable(self.path):
-                yield from self._open(self.path, types, _BLOCK_BYTES)
+            with self._readable(types):
+                yield from self._open(types, _BLOCK_BYTES)
         except GraphError:
             for name, kind in read_as.items():
                 if kind == NUMBER and self.first_text(name) is not None:
                     raise not_numeric(self, name) from None
-                other = self._first_other(name) if kind == NATIVE else None
-                if other is not None:
-                    raise mixed_types(self, name, *other, str(self.types[name])) from None
+                native = self.types[name]  # that of the first rows
+                parse = lambda word, native=native: pa.scalar(word).cast(native)  # noqa: E731
+                if kind == NATIVE and (other := self.first_text(name, parse)) is not None:
+                    raise mixed_types(self, name, *other, str(native)) from None
             raise
-
-    def _first_other(self, column: str) -> tuple[int, str] | None:
-        """Return row and value of the first entry of another type than the first rows."""
-        row = 0
-        for batch in self.batches({column: TEXT}):
-            for value in batch.column(0):
-                try:
-                    if value.as_py() not in MISSING:
-                        value.cast(self.types[column])
-                except pa.ArrowInvalid:
-                    return row, value.as_py()
-                row += 1
-        return None
 
 
 class ParquetTable(Table):
@@ -416,14 +415,6 @@ def _ragged_row(path: Path, row: int, expected: int, received: int) -> GraphErro
     return GraphError(f"{where} {received:,} values for {count_noun(expected, 'column')}.", remedy)
 
 
-def without_nat(values: Iterable[Any]) -> list[Any]:
-    """Replace NumPy's "not a time" by None: beside numbers pyarrow crashes on it."""
-    return [
-        None if isinstance(value, np.datetime64 | np.timedelta64) and np.isnat(value) else value
-        for value in values
-    ]
-
-
 def decoded(column: Any) -> Any:
     """Convert dictionaries and half floats to plain types, and NaN to null."""
     if pa.types.is_dictionary(column.type):
@@ -444,6 +435,15 @@ def as_text(table: Table, name: str, column: Any) -> Any:
             f"{table.label}: column '{name}' of type {column.type} cannot be read as text.",
             "Choose another column",
         ) from None
+
+
+def number_words(text: Any, numbers: dict[str, int], spell: Callable[[str], str]) -> Array:
+    """Return the number of each word, -1 where ``spell`` is empty; ``numbers`` gets new words."""
+    encoded = text.dictionary_encode()
+    words = map(spell, encoded.dictionary.to_pylist())
+    codes = [numbers.setdefault(word, len(numbers)) if word else -1 for word in words]
+    index = encoded.indices.fill_null(len(codes)).to_numpy(zero_copy_only=False)
+    return np.asarray(np.asarray([*codes, -1], np.int32)[index])
 
 
 def as_numbers(column: Any) -> Any:

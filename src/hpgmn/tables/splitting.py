@@ -8,7 +8,8 @@ import numpy as np
 
 from hpgmn.base.errors import GraphError, Remedy, count_noun
 from hpgmn.base.tasks import is_known
-from hpgmn.tables.column_types import Category, Date, Number, parse_date, read_values
+from hpgmn.tables.column_types import Category, Date, Number, parse_date
+from hpgmn.tables.preparation import read_values
 from hpgmn.tables.sources import Array, Table
 
 PARTS = ("train", "val", "test")
