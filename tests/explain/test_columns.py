@@ -1,5 +1,6 @@
 """Contributions of columns: Shapley values against brute force, and columns of boosted trees."""
 
+import dataclasses
 import itertools
 import math
 
@@ -14,14 +15,13 @@ from hpgmn.explain.columns import (
     OwnAttributes,
     attribute_row,
     baseline_row,
-    column_contributions,
     column_effects,
     column_importance,
     column_shapley,
-    column_statistics,
-    sum_by_statistic,
+    statistic_shares,
 )
 from hpgmn.explain.descriptions import STATISTICS
+from hpgmn.explain.explanation import ColumnEffect
 from hpgmn.explain.neighbors import probabilities_without
 from hpgmn.explain.replicas import open_replicas
 from hpgmn.graph.graph import Graph
@@ -47,16 +47,16 @@ def test_columns_add_up_to_the_log_odds(fit, graph, classes):
     nodes = np.arange(chosen.num_nodes)
     logits = saved.logits(chosen).double().numpy()
     for label in range(chosen.num_classes):
-        found = column_contributions(replicas, nodes, np.full(nodes.size, label))
+        shares = statistic_shares(replicas, nodes, np.full(nodes.size, label))
+        found = shares.columns
         assert found.shape == (nodes.size, len(replicas[0].columns))
         others = np.delete(logits, label, axis=-1).mean(axis=-1)
         expected = (logits[..., label] - others).mean(axis=0)
         rest = expected - found.sum(axis=1)  # the mean of the train nodes
         np.testing.assert_allclose(rest, rest[0], atol=1e-5)
-        shares = sum_by_statistic(replicas[0], found)
-        np.testing.assert_allclose(shares.sum(axis=1), found.sum(axis=1))
-        assert shares.shape[1] == len(column_statistics(replicas[0]))
-    assert set(column_statistics(replicas[0])) <= STATISTICS.keys()
+        np.testing.assert_allclose(shares.values.sum(axis=1), found.sum(axis=1))
+        assert shares.values.shape[1] == len(shares.names)
+        assert set(shares.names) <= STATISTICS.keys()
 
 
 def test_a_node_is_explained_by_its_columns(fit, graph):
@@ -66,7 +66,10 @@ def test_a_node_is_explained_by_its_columns(fit, graph):
     assert sum(explained.columns.values()) == pytest.approx(sum(explained.statistics.values()))
     values = list(explained.columns.values())
     assert values == sorted(values, reverse=True)
-    assert max(explained.columns, key=lambda name: abs(explained.columns[name])) in str(explained)
+    largest = max(explained.columns, key=lambda name: abs(explained.columns[name]))
+    effects = (ColumnEffect("age", 40.0, 0.1, 0.0),)
+    assert largest in str(dataclasses.replace(explained, column_effects=()))
+    assert largest not in str(dataclasses.replace(explained, column_effects=effects))
     assert explained.as_dict()["columns"] == explained.columns
     near = graph.adjacency("undirected")[[3]].indices
     assert len(explained.neighbors) == near.size
@@ -78,8 +81,8 @@ def test_a_model_is_explained_by_the_sizes_of_contributions(fit, graph):
     nodes = np.random.default_rng(0).choice(graph.num_nodes, 20, replace=False)
     replicas = open_replicas(saved, graph)
     labels = saved.logits(graph)[0].argmax(dim=-1).numpy()[nodes]
-    shares = sum_by_statistic(replicas[0], column_contributions(replicas, nodes, labels))
-    sizes = dict(zip(column_statistics(replicas[0]), np.abs(shares).mean(axis=0), strict=True))
+    shares = statistic_shares(replicas, nodes, labels)
+    sizes = dict(zip(shares.names, np.abs(shares.values).mean(axis=0), strict=True))
     assert explained.statistics == pytest.approx(sizes)
     assert explained.sampled == 20
 
@@ -255,6 +258,31 @@ def test_columns_of_tables_are_players_with_their_original_values(fit, from_tabl
     assert str(explained.column_effects[0]) in str(explained)
     importance = explain_model(saved, graph).columns
     assert next(iter(importance)) == "kind"  # decides the label
+
+
+def test_aggregates_of_times_are_dates_and_durations():
+    nodes = {"id": ["a", "b", "c", "d"], "size": [1.0, 2.0, 4.0, 9.0]}
+    edges = {
+        "source": ["a", "a", "a", "b", "b", "c", "c"],
+        "target": ["b", "c", "d", "a", "c", "d", "a"],
+        "at": [
+            *("2024-03-01 06:00", "2024-03-03 06:00", "2024-03-07 18:00"),
+            *("2024-03-02 00:00", "2024-03-02 22:00"),
+            *("2024-03-09 10:30", "2024-03-09 11:15"),
+        ],
+    }
+    graph = hpgmn.from_tables(nodes, edges, directed=True)
+    columns = DataColumns.of(graph)
+
+    def value(what, node):
+        return columns.value(columns.names.index(what), attribute_row(graph, node))
+
+    assert value("at (out, first)", 0) == "2024-03-01 06:00"
+    assert value("at (out, last)", 0) == "2024-03-07 18:00"
+    gaps = [value("at (out, mean gap)", node) for node in range(3)]
+    assert gaps == ["3.2 days", "22 h", "45 min"]
+    assert value("at (out, last 10 %)", 2) == 1
+    assert value("edges (out, count)", 0) == 3
 
 
 # Regression

@@ -7,6 +7,7 @@ import torch
 
 from hpgmn.base.errors import HPGMNError
 from hpgmn.explain.ensemble import explain_ensemble
+from hpgmn.explain.explanation import columns_text
 from hpgmn.explain.model import explain_model
 from hpgmn.explain.node import explain_node
 from hpgmn.training.ensemble import SavedEnsemble
@@ -51,6 +52,33 @@ def test_the_whole_model_is_explained_by_hpgmn(ensemble, small_graph):
     assert found.prediction is None
     assert json.dumps(found.as_dict())
     assert str(found).startswith("Ensemble of 2 members")
+
+
+@pytest.mark.parametrize(
+    ("weights", "order"),
+    [
+        ({"hpgmn": 0.3, "boosting": 0.5, "mlp": 0.2}, ["hpgmn", "boosting", "mlp"]),
+        ({"hpgmn": 0.15, "boosting": 0.85}, ["boosting", "hpgmn"]),
+        ({"boosting": 0.2, "mlp": 0.8}, ["boosting", "mlp"]),
+    ],
+)
+def test_a_member_of_little_weight_explains_nothing(small_graph, fit, weights, order):
+    members = {name: fit(small_graph, name) for name in weights}
+    ensemble = SavedEnsemble.of(members, {name: [one] for name, one in weights.items()}, [0])
+    assert ensemble.explained() == order
+
+
+def test_the_columns_are_those_of_one_named_member(small_graph, fit):
+    members = {"hpgmn": fit(small_graph), "boosting": fit(small_graph, "boosting", min_leaf=1)}
+    weights = {"hpgmn": [0.15], "boosting": [0.85]}
+    found = explain_ensemble(SavedEnsemble.of(members, weights, [0]), small_graph)
+    heading, *rest = columns_text(found).split("\n")
+    assert "'boosting'" in heading
+    assert "0.85" in heading
+    _, rows = found.explanation.column_section()
+    assert len([line for line in rest if line.startswith("  ")]) == len(rows) > 0
+    alone = columns_text(explain_model(members["hpgmn"], small_graph))
+    assert "pattern" not in alone
 
 
 def test_an_unknown_node_is_refused(ensemble, small_graph):

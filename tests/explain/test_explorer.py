@@ -11,6 +11,7 @@ from hpgmn.explain.node import explain_node
 from hpgmn.explain.replicas import open_replicas
 from hpgmn.graph import Graph
 from hpgmn.runs.outputs import roles
+from hpgmn.training.ensemble import SavedEnsemble
 
 
 def data_of(saved, graph, first=()):
@@ -103,6 +104,34 @@ def test_a_model_without_statistics_has_probabilities_and_neighbours(small_graph
         near = {content["ids"][u] for u in row["neighbors"]}
         assert near == {one.node for one in result.neighbors}
         assert not {"shares", "support", "patterns", "turning"} & set(row)
+
+
+def test_trees_have_shares_and_no_baseline(small_graph, fit):
+    saved = fit(small_graph, "boosting")
+    content = made(saved, small_graph)
+    for place, row in enumerate(content["nodes"]):
+        result = explain_node(saved, small_graph, content["ids"][place])
+        shares = {name: row["shares"][k] for k, (name, _) in enumerate(content["statistics"])}
+        assert shares == pytest.approx(result.statistics, abs=1e-5)
+        assert "baseline" not in row
+
+
+def test_the_answer_of_an_ensemble_is_beside_that_of_its_member(small_graph, fit):
+    members = {name: fit(small_graph, name) for name in ("hpgmn", "mlp")}
+    ensemble = SavedEnsemble.of(members, {"hpgmn": [0.5], "mlp": [0.5]}, [0])
+    probabilities = ensemble.mean_probabilities(small_graph).numpy()
+    content = explorer_data(
+        open_replicas(members["hpgmn"], small_graph),
+        ensemble.class_names,
+        roles(small_graph.split(0)),
+        small_graph.y,
+        ensemble=ensemble,
+    )
+    for place, row in enumerate(content["nodes"]):
+        own = probabilities[int(content["ids"][place])]
+        label, probability = row["ensemble"]
+        assert label == own.argmax()
+        assert probability == pytest.approx(own.max(), abs=1e-5)
 
 
 def test_any_first_few_nodes_are_of_every_kind():

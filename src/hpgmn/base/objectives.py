@@ -6,13 +6,14 @@ needs its train labels only to predict in the targets' own unit.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 from torch import Tensor
 from torch.nn import functional
+from typing_extensions import override
 
 from hpgmn.base.metrics import class_loss
 from hpgmn.base.sparse import at_least_single
@@ -22,13 +23,16 @@ RankSum = Callable[[Tensor], Tensor]
 """Sums a tensor over the ranks that share the rows."""
 
 
-class Objective(Protocol):
-    """What the trainer asks of a task; logits are (R, B, C), labels and valid rows (R, B)."""
+class Objective(ABC):
+    """What the trainer asks of a task; logits are (R, B, C), labels and valid rows (R, B).
 
-    @property
-    def output_dim(self) -> int:
-        """C, the number of columns of a model's output."""
+    Attributes:
+        output_dim: C, the number of columns of a model's output.
+    """
 
+    output_dim: int
+
+    @abstractmethod
     def loss(
         self, logits: Tensor, labels: Tensor, valid: Tensor, total: RankSum | None = None
     ) -> Tensor:
@@ -36,13 +40,15 @@ class Objective(Protocol):
 
     def validation_loss(self, logits: Tensor, labels: Tensor, valid: Tensor) -> Tensor:
         """Return the loss that breaks ties between epochs, (R,)."""
+        return self.loss(logits, labels, valid)
 
     def values(self, logits: Tensor) -> Tensor:
         """Return outputs as they are scored: class logits, or targets in their own unit."""
+        return logits
 
 
 @dataclass(frozen=True)
-class Classification:
+class Classification(Objective):
     """Cross-entropy over classes.
 
     Attributes:
@@ -53,23 +59,19 @@ class Classification:
     output_dim: int
     weights: Tensor | None = None
 
+    @override
     def loss(
         self, logits: Tensor, labels: Tensor, valid: Tensor, total: RankSum | None = None
     ) -> Tensor:
-        """See :class:`Objective`."""
         return class_loss(logits, labels, valid, self.weights, total)
 
+    @override
     def validation_loss(self, logits: Tensor, labels: Tensor, valid: Tensor) -> Tensor:
-        """See :class:`Objective`."""
         return class_loss(logits, labels, valid)
-
-    def values(self, logits: Tensor) -> Tensor:
-        """See :class:`Objective`."""
-        return logits
 
 
 @dataclass(frozen=True)
-class Regression:
+class Regression(Objective):
     """Squared or Huber loss on targets standardised by the train nodes of each replica.
 
     Attributes:
@@ -89,10 +91,10 @@ class Regression:
         mean, std = target_scale(train_labels)
         return cls(torch.from_numpy(mean).to(device), torch.from_numpy(std).to(device), kind)
 
+    @override
     def loss(
         self, logits: Tensor, labels: Tensor, valid: Tensor, total: RankSum | None = None
     ) -> Tensor:
-        """See :class:`Objective`."""
         outputs = at_least_single(logits)[..., 0]
         known = torch.where(valid, labels, self.mean)  # NaN would reach the gradient
         targets = ((known - self.mean) / self.std).to(outputs.dtype)
@@ -102,10 +104,6 @@ class Regression:
         losses, counts = (sums if total is None else total(sums)).unbind()
         return losses / counts.clamp(min=1)
 
-    def validation_loss(self, logits: Tensor, labels: Tensor, valid: Tensor) -> Tensor:
-        """See :class:`Objective`."""
-        return self.loss(logits, labels, valid)
-
+    @override
     def values(self, logits: Tensor) -> Tensor:
-        """See :class:`Objective`."""
         return logits.double() * self.std.unsqueeze(-1) + self.mean.unsqueeze(-1)

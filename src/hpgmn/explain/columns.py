@@ -1,4 +1,4 @@
-"""What columns contribute: own columns of a node to its prediction, table columns to boosted trees.
+"""What columns and statistics contribute to the prediction of a node.
 
 The effect of a column is its Shapley value for the log-odds of a class, which unlike a probability
 do not saturate: coalitions of columns keep the node's values, the others have those of a baseline,
@@ -24,7 +24,7 @@ from hpgmn.base.errors import HPGMNError
 from hpgmn.base.sparse import scale_attributes
 from hpgmn.base.tasks import target_scale
 from hpgmn.explain.explanation import ColumnEffect
-from hpgmn.explain.replicas import ReplicaView, mean_outputs, shapley_values
+from hpgmn.explain.replicas import ReplicaView, mean_outputs, players, shapley_values, subset_values
 from hpgmn.graph import Array, Graph
 from hpgmn.models.layers import RowModel
 from hpgmn.models.stage import logits
@@ -56,12 +56,12 @@ class DataColumns:
     Attributes:
         names: M of them.
         owner: (F,) the column of each attribute.
-        fitted: how each became attributes; empty for a graph that is not from tables.
+        preparation: how tables became attributes; None for a graph that is not from tables.
     """
 
     names: tuple[str, ...]
     owner: Array
-    fitted: tuple[Any, ...] = ()
+    preparation: Any = None
 
     @classmethod
     def of(cls, graph: Graph) -> DataColumns:
@@ -69,11 +69,11 @@ class DataColumns:
         if graph.preparation is not None:
             from hpgmn.tables.preparation import Preparation
 
-            fitted = Preparation.from_dict(graph.preparation).columns
-            widths = [len(column.feature_names) for column in fitted]
+            preparation = Preparation.from_dict(graph.preparation)
+            names = tuple(column.name for column in preparation.columns)
+            widths = [len(column.feature_names) for column in preparation.columns]
             if sum(widths) == graph.num_features:
-                names = tuple(column.name for column in fitted)
-                return cls(names, np.repeat(np.arange(len(fitted)), widths), fitted)
+                return cls(names, np.repeat(np.arange(len(names)), widths), preparation)
         features = graph.feature_names
         if features is None:
             features = np.array([f"attribute {number}" for number in range(graph.num_features)])
@@ -82,10 +82,10 @@ class DataColumns:
     def value(self, number: int, row: Array) -> float | str | None:
         """Return a node's value of a column in its original unit; None if it is missing."""
         attributes = row[self.owner == number]
-        if self.fitted:
-            value: float | str | None = self.fitted[number].original(attributes)
-            return value
-        return float(attributes[0])
+        if self.preparation is None:
+            return float(attributes[0])
+        value: float | str | None = self.preparation.original(number, attributes)
+        return value
 
 
 def attribute_row(graph: Graph, node: int) -> Array:
@@ -329,23 +329,47 @@ COLUMN_EFFECTS_NOTE = (
 )
 
 
-# Columns of boosted trees
+# Statistics
 
 
-def column_statistics(replica: ReplicaView) -> list[str]:
-    """Return the statistics of the columns, each once."""
-    return list(dict.fromkeys(column.statistic for column in replica.columns))
+@dataclass(frozen=True, eq=False)
+class Shares:
+    """What statistics contribute to the class of n nodes.
+
+    Attributes:
+        names: S of them; none for models without statistics.
+        values: (n, S) Shapley values: of HP-GMN for the log-probability, of trees for the log-odds,
+            of a regression for the target.
+        baseline: (n,) of HP-GMN, what is explained with the mean encoding of the train nodes.
+        columns: (n, W) of trees, the contribution of each column.
+    """
+
+    names: list[str]
+    values: Array
+    baseline: Array | None = None
+    columns: Array | None = None
 
 
-def column_contributions(replicas: Sequence[ReplicaView], nodes: Array, labels: Array) -> Array:
-    """Return (n, W) contributions of the columns to the log-odds of a class, mean of the replicas.
+def statistic_shares(replicas: Sequence[ReplicaView], nodes: Array, labels: Array) -> Shares:
+    """Compute what statistics contribute to a class of each node, both (n,)."""
+    first = replicas[0]
+    if first.columns:
+        columns = _tree_contributions(replicas, nodes, labels)
+        owners = np.array([column.statistic for column in first.columns])
+        names = list(dict.fromkeys(owners.tolist()))
+        sums = [columns[:, owners == name].sum(axis=1) for name in names]
+        return Shares(names, np.stack(sums, axis=1), columns=columns)
+    if not first.reads_statistics:
+        return Shares([], np.empty((len(nodes), 0)))
+    subsets = subset_values(replicas, nodes, labels)
+    values = [shapley_values(of_node) for of_node in subsets]
+    return Shares(players(first), np.array(values), subsets[:, 0])
 
-    Log-odds are the score of the class minus the mean score of the others. Of a regression they are
-    contributions to the target.
 
-    Args:
-        nodes: (n,) positions.
-        labels: (n,) the class of each node.
+def _tree_contributions(replicas: Sequence[ReplicaView], nodes: Array, labels: Array) -> Array:
+    """Return (n, W) what columns contribute to the log-odds of a class, mean of the replicas.
+
+    Log-odds are the score of the class minus the mean score of the others.
     """
     total = 0.0
     for replica in replicas:
@@ -353,18 +377,10 @@ def column_contributions(replicas: Sequence[ReplicaView], nodes: Array, labels: 
         scores = model.contributions(0, nodes)[..., :-1]  # (n, trees, W)
         if replica.is_regression:
             total = total + scores[:, 0] * target_scale(replica.task.reference_labels)[1]
-            continue
-        if scores.shape[1] == 1:  # of two classes
+        elif scores.shape[1] == 1:  # of two classes
             total = total + np.where(labels == 1, 1.0, -1.0)[:, None] * scores[:, 0]
-            continue
-        chosen = scores[np.arange(nodes.size), labels]
-        others = (scores.sum(axis=1) - chosen) / (scores.shape[1] - 1)
-        total = total + chosen - others
+        else:
+            chosen = scores[np.arange(nodes.size), labels]
+            others = (scores.sum(axis=1) - chosen) / (scores.shape[1] - 1)
+            total = total + chosen - others
     return np.asarray(total / len(replicas))
-
-
-def sum_by_statistic(replica: ReplicaView, contributions: Array) -> Array:
-    """Return (n, S) the sums over the columns of each statistic."""
-    owners = np.array([column.statistic for column in replica.columns])
-    names = column_statistics(replica)
-    return np.stack([contributions[:, owners == name].sum(axis=1) for name in names], axis=1)

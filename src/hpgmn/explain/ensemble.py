@@ -22,8 +22,8 @@ def explain_ensemble(
 ) -> EnsembleExplanation:
     """Explain the class of a node, or what the model has learned (None).
 
-    Of the members that predict the ensemble's class, HP-GMN with the largest weight is explained,
-    or else the member with the largest weight.
+    Of the members that predict the ensemble's class, the first of :meth:`SavedEnsemble.explained`
+    is.
 
     Args:
         ensemble: of one split.
@@ -46,9 +46,7 @@ def explain_ensemble(
     }
     own = {name: outcome(chance, names) for name, chance in chances.items()}
     probabilities = ensemble.mean_probabilities(graph, device)[position].numpy()
-    label = 0
-    if names:
-        label = int(predicted_classes(probabilities[None], ensemble.mean_calibration[0])[0])
+    label = int(predicted_classes(probabilities[None], ensemble.mean_calibration[0])[0])
     prediction = outcome(probabilities, names, label)
     explained = min(order, key=lambda name: own[name] != prediction) if names else order[0]
     return EnsembleExplanation(

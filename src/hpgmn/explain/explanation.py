@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Sized
 from dataclasses import dataclass, field
 from typing import Any
@@ -106,7 +107,33 @@ class ColumnEffect:
 
 
 @dataclass(frozen=True)
-class Explanation:
+class _Printed(ABC):
+    """What all explanations have: values for JSON, text and HTML."""
+
+    @property
+    @abstractmethod
+    def summary(self) -> str:
+        """One sentence."""
+
+    @abstractmethod
+    def _sections(self) -> list[Section]: ...
+
+    @abstractmethod
+    def _endings(self) -> list[str]: ...
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return every value, for JSON."""
+        return dataclasses.asdict(self)
+
+    def __str__(self) -> str:
+        return as_text(self.summary, self._sections(), self._endings())
+
+    def _repr_html_(self) -> str:
+        return as_html(self.summary, self._sections(), self._endings())
+
+
+@dataclass(frozen=True)
+class Explanation(_Printed):
     """The explanation of the prediction of a node.
 
     Attributes:
@@ -146,10 +173,6 @@ class Explanation:
     column_effects: tuple[ColumnEffect, ...] = ()
     main_reason: str = ""
 
-    def as_dict(self) -> dict[str, Any]:
-        """Return every value, for JSON."""
-        return dataclasses.asdict(self)
-
     @property
     def summary(self) -> str:
         """The prediction and its main reasons."""
@@ -177,13 +200,13 @@ class Explanation:
                 heading += f" (mean train node: {self.baseline:.4g})"
             shares = {describe_statistic(name): share for name, share in self.statistics.items()}
             sections.append((heading, self._signed_rows(shares)))
-        if self.columns:
+        if self.column_effects:
+            sections.append(self.column_section(SHOWN_COLUMNS))
+        elif self.columns:
             largest = sorted(self.columns, key=lambda name: -abs(self.columns[name]))[:_SHOWN]
             shown = {name: value for name, value in self.columns.items() if name in largest}
             heading = f"Contribution of columns, the {len(shown)} largest of {len(self.columns)}"
             sections.append((heading, self._signed_rows(shown)))
-        if self.column_effects:
-            sections.append(self.column_section(SHOWN_COLUMNS))
         if self.patterns:
             rows = [_pattern_row(pattern) for pattern in self.patterns]
             sections.append(("Attention to memory patterns", rows))
@@ -223,12 +246,6 @@ class Explanation:
         lines = [_without_line(removals[removed]) for removed in sorted(removals, key=len)]
         return [*lines, *self.notes]
 
-    def __str__(self) -> str:
-        return as_text(self.summary, self._sections(), self._endings())
-
-    def _repr_html_(self) -> str:
-        return as_html(self.summary, self._sections(), self._endings())
-
 
 @dataclass(frozen=True)
 class LabelCandidate:
@@ -241,7 +258,7 @@ class LabelCandidate:
 
 
 @dataclass(frozen=True)
-class ModelExplanation:
+class ModelExplanation(_Printed):
     """The explanation of a whole model.
 
     Attributes:
@@ -268,10 +285,6 @@ class ModelExplanation:
     columns: dict[str, float] = field(default_factory=dict)
     is_regression: bool = False
 
-    def as_dict(self) -> dict[str, Any]:
-        """Return every value, for JSON."""
-        return dataclasses.asdict(self)
-
     @property
     def summary(self) -> str:
         """The model and the size of its memory."""
@@ -286,10 +299,9 @@ class ModelExplanation:
 
     def _sections(self) -> list[Section]:
         sections: list[Section] = []
-        form = ".3g" if self.is_regression else ".2f"
         if self.statistics:
             rows = [
-                (describe_statistic(name).replace("it has", "a node has"), f"{value:{form}}")
+                (describe_statistic(name).replace("it has", "a node has"), self._size(value))
                 for name, value in self.statistics.items()
             ]
             heading = f"Mean absolute contribution over {self.sampled} nodes"
@@ -317,11 +329,13 @@ class ModelExplanation:
 
     def column_section(self, most: int | None = None) -> Section:
         """Return the importance of columns."""
-        form = ".3g" if self.is_regression else ".2f"
-        rows = [(name, f"{size:{form}}") for name, size in list(self.columns.items())[:most]]
+        rows = [(name, self._size(size)) for name, size in list(self.columns.items())[:most]]
         what = "predicted number" if self.is_regression else "log-odds"
         more = _shown_of(rows, self.columns)
         return f"Mean absolute contribution of own columns to the {what}{more}", rows
+
+    def _size(self, value: float) -> str:
+        return f"{value:.3g}" if self.is_regression else f"{value:.2f}"
 
     def _distinct(self) -> list[Pattern]:
         """Return the used patterns, of redundant ones only the most used."""
@@ -333,11 +347,8 @@ class ModelExplanation:
                 skipped.update(*(group for group in self.redundant if pattern.number in group))
         return distinct
 
-    def __str__(self) -> str:
-        return as_text(self.summary, self._sections(), list(self.notes))
-
-    def _repr_html_(self) -> str:
-        return as_html(self.summary, self._sections(), list(self.notes))
+    def _endings(self) -> list[str]:
+        return list(self.notes)
 
 
 @dataclass(frozen=True)
@@ -358,7 +369,7 @@ class MemberVote:
 
 
 @dataclass(frozen=True)
-class EnsembleExplanation:
+class EnsembleExplanation(_Printed):
     """The explanation of an ensemble: its members, and one of them in detail.
 
     Attributes:
@@ -376,10 +387,6 @@ class EnsembleExplanation:
     node: str | None = None
     prediction: str | None = None
     probabilities: dict[str, float] = field(default_factory=dict)
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return every value, for JSON."""
-        return dataclasses.asdict(self)
 
     @property
     def summary(self) -> str:
@@ -408,26 +415,30 @@ class EnsembleExplanation:
             heading += f", and the probability each gives to '{self.prediction}'"
         return [(heading, rows)]
 
-    def _ending(self) -> list[str]:
+    def _endings(self) -> list[str]:
         return [f"The member '{self.explained}' in detail:"]
 
     def __str__(self) -> str:
-        text = as_text(self.summary, self._sections(), self._ending())
-        return f"{text}\n\n{self.explanation}"
+        return f"{super().__str__()}\n\n{self.explanation}"
 
     def _repr_html_(self) -> str:
-        html = as_html(self.summary, self._sections(), self._ending())
-        return html + self.explanation._repr_html_()
+        return super()._repr_html_() + self.explanation._repr_html_()
 
 
 def columns_text(explanation: Explanation | ModelExplanation | EnsembleExplanation) -> str:
     """Return the effects of all columns alone."""
+    member = ""
     if isinstance(explanation, EnsembleExplanation):
-        return columns_text(explanation.explanation)
+        weight = next(m.weight for m in explanation.members if m.name == explanation.explained)
+        member = f"Member '{explanation.explained}' of the ensemble, weight {weight:.2f}. "
+        explanation = explanation.explanation
+    start = explanation.summary
+    if isinstance(explanation, ModelExplanation):
+        start = f"Model {explanation.model}."
     heading, rows = explanation.column_section()
     if not rows:
-        return as_text(explanation.summary, [], list(explanation.notes))
-    return as_text(explanation.summary, [(heading, rows)], [])
+        return as_text(member + start, [], list(explanation.notes))
+    return as_text(member + start, [(heading, rows)], [])
 
 
 def _outcome(prediction: str, probabilities: dict[str, float]) -> str:

@@ -13,14 +13,16 @@ from typing import Any
 
 import numpy as np
 
+from hpgmn.base.calibration import predicted_classes
 from hpgmn.explain.columns import (
     COLUMN_EFFECTS_NOTE,
     FEW_EVALUATIONS,
     affordable_nodes,
     explain_columns,
+    statistic_shares,
 )
 from hpgmn.explain.descriptions import describe_statistic
-from hpgmn.explain.explanation import PATTERNS, SHARES_NOTE, SHOWN_COLUMNS
+from hpgmn.explain.explanation import COLUMNS_NOTE, PATTERNS, SHARES_NOTE, SHOWN_COLUMNS
 from hpgmn.explain.neighbors import (
     EXACT_UP_TO,
     has_diffusion,
@@ -38,10 +40,9 @@ from hpgmn.explain.replicas import (
     node_id,
     players,
     predicted_labels,
-    shapley_values,
-    subset_values,
 )
 from hpgmn.graph import Array, Graph
+from hpgmn.training.ensemble import SavedEnsemble
 
 LISTED = 3000
 """Most nodes that are listed."""
@@ -72,6 +73,7 @@ def explorer_data(
     roles: Array,
     labels: Array,
     first: Sequence[str] = (),
+    ensemble: SavedEnsemble | None = None,
 ) -> dict[str, Any]:
     """Return what the explorer shows about the nodes of a graph, for JSON.
 
@@ -81,6 +83,7 @@ def explorer_data(
         roles: (N,) train, val, test or unlabelled.
         labels: (N,) classes, -1 unknown.
         first: ids of nodes to list before the sample.
+        ensemble: whose member the replicas are: its predictions are listed too.
     """
     probabilities = mean_probabilities(replicas)
     predicted = predicted_labels(replicas, probabilities)
@@ -96,14 +99,13 @@ def explorer_data(
             best = np.argsort(-weights[node], kind="stable")[:PATTERNS].tolist()
             row["patterns"] = [[k, round(float(weights[node, k]), _DECIMALS)] for k in best]
         rows.append(row)
+    statistics = _add_shares(replicas, rows)
     if replicas[0].reads_statistics:
-        subsets = subset_values(replicas, order, predicted[order])
-        for row, values in zip(rows, subsets, strict=True):
-            row["shares"] = _round(shapley_values(values))
-            row["baseline"] = round(float(values[0]), _DECIMALS)
         _add_support(replicas, order, rows)
+    if ensemble is not None:
+        _add_ensemble(ensemble, replicas[0], rows)
     _add_columns(replicas, rows[: affordable_nodes(replicas) // 2])
-    shared = _shared_data(replicas, names, probabilities)
+    shared = _shared_data(replicas, names, probabilities, statistics)
     content = shared | _with_ids(replicas[0], rows)
     while rows and len(json.dumps(content, separators=(",", ":"))) > LARGEST:
         rows = rows[: len(rows) // 2]
@@ -172,6 +174,29 @@ def _edges(replica: ReplicaView, node: int, near: Array) -> list[int]:
     return bits.tolist()
 
 
+def _add_shares(replicas: Sequence[ReplicaView], rows: Sequence[dict[str, Any]]) -> list[str]:
+    """Add what each statistic contributes; return the names of the statistics."""
+    nodes, labels = (np.array([row[key] for row in rows]) for key in ("node", "prediction"))
+    shares = statistic_shares(replicas, nodes, labels)
+    for index, row in enumerate(rows):
+        if shares.names:
+            row["shares"] = _round(shares.values[index])
+        if shares.baseline is not None:
+            row["baseline"] = round(float(shares.baseline[index]), _DECIMALS)
+    return shares.names
+
+
+def _add_ensemble(
+    ensemble: SavedEnsemble, replica: ReplicaView, rows: Sequence[dict[str, Any]]
+) -> None:
+    """Add the class that the ensemble predicts, and its probability."""
+    probabilities = ensemble.mean_probabilities(replica.graph, replica.task.device).numpy()
+    predicted = predicted_classes(probabilities, ensemble.mean_calibration[0])
+    for row in rows:
+        label = int(predicted[row["node"]])
+        row["ensemble"] = [label, *_round([probabilities[row["node"], label]])]
+
+
 def _add_support(
     replicas: Sequence[ReplicaView], order: Array, rows: Sequence[dict[str, Any]]
 ) -> None:
@@ -231,12 +256,14 @@ def _without(
 
 
 def _shared_data(
-    replicas: Sequence[ReplicaView], names: tuple[str, ...], probabilities: Array
+    replicas: Sequence[ReplicaView],
+    names: tuple[str, ...],
+    probabilities: Array,
+    statistics: Sequence[str],
 ) -> dict[str, Any]:
     """Return what all nodes have in common."""
     first = replicas[0]
-    notes = missing_notes(replicas)
-    statistics = players(first) if first.reads_statistics else []
+    shares_note = COLUMNS_NOTE if first.columns else SHARES_NOTE
     return {
         "split": first.task.replicas[0].split,
         "seeds": len(replicas),
@@ -248,9 +275,9 @@ def _shared_data(
         "statistics": [[name, describe_statistic(name)] for name in statistics],
         "patterns": _patterns(first, probabilities),
         "notes": [
-            *([SHARES_NOTE] if statistics else []),
+            *([shares_note] if statistics else []),
             *([COLUMN_EFFECTS_NOTE] if affordable_nodes(replicas) else []),
-            *notes,
+            *missing_notes(replicas),
         ],
     }
 

@@ -8,17 +8,13 @@ nearest chosen node (diverse).
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 
-from hpgmn.explain.columns import (
-    column_contributions,
-    column_importance,
-    column_statistics,
-    sum_by_statistic,
-)
+from hpgmn.explain.columns import Shares, column_importance, statistic_shares
 from hpgmn.explain.explanation import (
     COLUMNS_NOTE,
     TARGETS_NOTE,
@@ -37,10 +33,7 @@ from hpgmn.explain.replicas import (
     missing_notes,
     node_id,
     open_replicas,
-    players,
     predicted_labels,
-    shapley_values,
-    subset_values,
 )
 from hpgmn.graph import Array, Graph
 from hpgmn.training.saved import SavedModel
@@ -61,6 +54,29 @@ LABEL_NOTE = (
 )
 
 
+@dataclass(frozen=True, eq=False)
+class _Sample:
+    """Nodes drawn with seed 0, their predicted classes, and what statistics contribute to them."""
+
+    nodes: Array
+    labels: Array
+    shares: Shares
+
+    @classmethod
+    def of(cls, replicas: Sequence[ReplicaView], size: int) -> _Sample:
+        """Draw nodes of the replicas' graph."""
+        probabilities = mean_probabilities(replicas)
+        count = len(probabilities)
+        nodes = np.random.default_rng(0).choice(count, min(size, count), replace=False)
+        labels = predicted_labels(replicas, probabilities[nodes])
+        return cls(nodes, labels, statistic_shares(replicas, nodes, labels))
+
+    def mean_sizes(self, chosen: Array | slice = slice(None)) -> dict[str, float]:
+        """Return the mean absolute contribution of each statistic, the largest first."""
+        sizes = by_name(self.shares.names, np.abs(self.shares.values[chosen]).mean(axis=0))
+        return dict(sorted(sizes.items(), key=lambda pair: -pair[1]))
+
+
 def explain_model(
     saved: SavedModel,
     graph: Graph,
@@ -78,8 +94,7 @@ def explain_model(
         candidates: how many nodes to label next are named.
     """
     replicas = open_replicas(saved, graph, device)
-    _, shares = _sample_shares(replicas, mean_probabilities(replicas), sample)
-    return _explanation(replicas, saved.class_names, shares, candidates, sample)
+    return _explanation(replicas, saved.class_names, _Sample.of(replicas, sample), candidates)
 
 
 def model_overview(replicas: Sequence[ReplicaView], names: tuple[str, ...]) -> dict[str, Any]:
@@ -89,20 +104,21 @@ def model_overview(replicas: Sequence[ReplicaView], names: tuple[str, ...]) -> d
         names: the classes of the model.
     """
     first, probabilities = replicas[0], mean_probabilities(replicas)
-    labels, shares = _sample_shares(replicas, probabilities, SAMPLE)
+    sample = _Sample.of(replicas, SAMPLE)
     by_class = [
         {
             "name": names[label],
-            "nodes": int((labels == label).sum()),
-            "statistics": _mean_sizes(replicas[0], shares[labels == label]),
+            "nodes": int((sample.labels == label).sum()),
+            "statistics": sample.mean_sizes(sample.labels == label),
         }
-        for label in np.unique(labels).tolist()
+        for label in np.unique(sample.labels).tolist()
+        if sample.shares.names
     ]
     return {
         "split": first.task.replicas[0].split,
         "seeds": len(replicas),
         "class_names": list(names),
-        **_explanation(replicas, names, shares).as_dict(),
+        **_explanation(replicas, names, sample).as_dict(),
         "statistics_by_class": by_class,
         "shares_of": "log-odds" if first.columns else "log-probability",
         "map": None if first.attention is None else memory_map(first, probabilities),
@@ -112,12 +128,11 @@ def model_overview(replicas: Sequence[ReplicaView], names: tuple[str, ...]) -> d
 def _explanation(
     replicas: Sequence[ReplicaView],
     names: tuple[str, ...],
-    shares: Array,
+    sample: _Sample,
     candidates: int = LABEL_CANDIDATES,
-    sample: int = SAMPLE,
 ) -> ModelExplanation:
     first, probabilities = replicas[0], mean_probabilities(replicas)
-    columns, notes = column_importance(replicas, *_sample_nodes(replicas, probabilities, sample))
+    columns, notes = column_importance(replicas, sample.nodes, sample.labels)
     notes = ([COLUMNS_NOTE] if first.columns else []) + notes + missing_notes(replicas)
     patterns: tuple[Pattern, ...] = ()
     redundant: tuple[tuple[int, ...], ...] = ()
@@ -138,8 +153,8 @@ def _explanation(
     ranking = () if first.is_regression else _label_next(replicas, probabilities, candidates, names)
     return ModelExplanation(
         model=first.entry.name,
-        statistics=_mean_sizes(first, shares) if shares.size else {},
-        sampled=shares.shape[0],
+        statistics=sample.mean_sizes(),
+        sampled=len(sample.nodes) if sample.shares.names else 0,
         patterns=patterns,
         redundant=redundant,
         unused=unused,
@@ -148,41 +163,6 @@ def _explanation(
         columns=columns,
         is_regression=first.is_regression,
     )
-
-
-def _sample_nodes(
-    replicas: Sequence[ReplicaView], probabilities: Array, sample: int
-) -> tuple[Array, Array]:
-    """Draw nodes with seed 0; return their positions and predicted classes."""
-    count = min(sample, probabilities.shape[0])
-    nodes = np.random.default_rng(0).choice(probabilities.shape[0], count, replace=False)
-    return nodes, predicted_labels(replicas, probabilities[nodes])
-
-
-def _sample_shares(
-    replicas: Sequence[ReplicaView], probabilities: Array, sample: int
-) -> tuple[Array, Array]:
-    """Compute the statistics' Shapley values for nodes drawn with seed 0.
-
-    Returns:
-        (n,) the predicted class of each node, and (n, S) values; empty for models without
-        statistics.
-    """
-    if not replicas[0].reads_statistics and not replicas[0].columns:
-        return np.empty(0, np.int64), np.empty((0, 0))
-    nodes, labels = _sample_nodes(replicas, probabilities, sample)
-    if replicas[0].columns:
-        columns = column_contributions(replicas, nodes, labels)
-        return labels, sum_by_statistic(replicas[0], columns)
-    shares = [shapley_values(values) for values in subset_values(replicas, nodes, labels)]
-    return labels, np.array(shares)
-
-
-def _mean_sizes(replica: ReplicaView, shares: Array) -> dict[str, float]:
-    """Return the mean absolute Shapley value of each statistic, the largest first."""
-    names = column_statistics(replica) if replica.columns else players(replica)
-    sizes = by_name(names, np.abs(shares).mean(axis=0))
-    return dict(sorted(sizes.items(), key=lambda pair: -pair[1]))
 
 
 # Nodes to label next

@@ -11,12 +11,7 @@ import torch
 
 from hpgmn.base.errors import HPGMNError, Remedy
 from hpgmn.base.tasks import is_known
-from hpgmn.explain.columns import (
-    column_contributions,
-    column_statistics,
-    explain_columns,
-    sum_by_statistic,
-)
+from hpgmn.explain.columns import explain_columns, statistic_shares
 from hpgmn.explain.explanation import (
     COLUMNS_NOTE,
     PATTERNS,
@@ -36,10 +31,7 @@ from hpgmn.explain.replicas import (
     missing_notes,
     node_id,
     open_replicas,
-    players,
     predicted_labels,
-    shapley_values,
-    subset_values,
 )
 from hpgmn.graph import Array, Graph
 from hpgmn.training.saved import SavedModel
@@ -64,10 +56,12 @@ def explain_node(
     first, names = replicas[0], saved.class_names
     probabilities = mean_probabilities(replicas)
     label = int(predicted_labels(replicas, probabilities[[position]])[0])
-    statistics, columns = _columns(replicas, position, label)
-    baseline, notes = None, [COLUMNS_NOTE] if columns else []
-    if not columns:
-        statistics, baseline, notes = _statistics(replicas, position, label)
+    shares = statistic_shares(replicas, np.array([position]), np.array([label]))
+    statistics, columns = _ranked(shares.names, shares.values[0]), {}
+    notes = [SHARES_NOTE] if statistics else []
+    if shares.columns is not None:
+        columns = _ranked([column.name for column in first.columns], shares.columns[0])
+        notes = [COLUMNS_NOTE]
     column_effects, column_notes = explain_columns(replicas, position, label)
     support = neighbor_support(replicas, position, label, most=most)
     turned, patterns, train_label = None, None, first.train_labels[position]
@@ -83,7 +77,7 @@ def explain_node(
         probabilities={} if first.is_regression else by_name(names, probabilities[position]),
         label=_label(train_label, names) if is_known(train_label) else None,
         statistics=statistics,
-        baseline=baseline,
+        baseline=None if shares.baseline is None else float(shares.baseline[0]),
         patterns=tuple(
             patterns.explanation(graph, k, float(attention[k]), names)
             for k in most_attended
@@ -134,31 +128,8 @@ def _candidates(name: str, ids: Array) -> Array:
     return ids[:_COMPARED]
 
 
-def _statistics(
-    replicas: Sequence[ReplicaView], position: int, label: int
-) -> tuple[dict[str, float], float | None, list[str]]:
-    if not replicas[0].reads_statistics:
-        return {}, None, []
-    values = subset_values(replicas, np.array([position]), np.array([label]))[0]
-    shares = by_name(players(replicas[0]), shapley_values(values))
-    return _ranked(shares), float(values[0]), [SHARES_NOTE]
-
-
-def _columns(
-    replicas: Sequence[ReplicaView], position: int, label: int
-) -> tuple[dict[str, float], dict[str, float]]:
-    """Return the contributions of statistics and of their columns, for a model that has these."""
-    first = replicas[0]
-    if not first.columns:
-        return {}, {}
-    values = column_contributions(replicas, np.array([position]), np.array([label]))
-    shares = by_name(column_statistics(first), sum_by_statistic(first, values)[0])
-    columns = by_name([column.name for column in first.columns], values[0])
-    return _ranked(shares), _ranked(columns)
-
-
-def _ranked(values: dict[str, float]) -> dict[str, float]:
-    return dict(sorted(values.items(), key=lambda pair: -pair[1]))
+def _ranked(names: Sequence[str], values: Array) -> dict[str, float]:
+    return dict(sorted(by_name(names, values).items(), key=lambda pair: -pair[1]))
 
 
 def _neighbors(

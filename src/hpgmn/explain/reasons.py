@@ -7,24 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 import torch
 
-from hpgmn.explain.columns import (
-    FEW_EVALUATIONS,
-    OwnAttributes,
-    column_contributions,
-    column_statistics,
-    explain_columns,
-    sum_by_statistic,
-)
+from hpgmn.explain.columns import FEW_EVALUATIONS, OwnAttributes, explain_columns, statistic_shares
 from hpgmn.explain.descriptions import describe_statistic
 from hpgmn.explain.explanation import ColumnEffect
-from hpgmn.explain.replicas import (
-    ReplicaView,
-    by_name,
-    open_replicas,
-    players,
-    shapley_values,
-    subset_values,
-)
+from hpgmn.explain.replicas import ReplicaView, by_name, open_replicas
 from hpgmn.graph import Array, Graph
 from hpgmn.training.ensemble import Predictor, SavedEnsemble
 from hpgmn.training.saved import SavedModel
@@ -44,20 +30,13 @@ def main_reasons(
         model = model.members[model.explained()[0]]
     assert isinstance(model, SavedModel)
     replicas, labels = open_replicas(model, graph, device), np.full(len(nodes), label)
-    first, shares = replicas[0], [dict[str, float]()] * len(nodes)
-    columns = shares
-    if first.columns:
-        values = column_contributions(replicas, nodes, labels)
-        columns = [by_name([column.name for column in first.columns], row) for row in values]
-        statistics = column_statistics(first)
-        shares = [by_name(statistics, row) for row in sum_by_statistic(first, values)]
-    elif first.reads_statistics:
-        values = subset_values(replicas, nodes, labels)
-        shares = [by_name(players(first), shapley_values(row)) for row in values]
-    found = [
-        main_reason(replicas, node, label, model.class_names, own_shares, own_columns)
-        for node, own_shares, own_columns in zip(nodes.tolist(), shares, columns, strict=True)
-    ]
+    shares, found = statistic_shares(replicas, nodes, labels), []
+    for index, node in enumerate(nodes.tolist()):
+        statistics, columns = by_name(shares.names, shares.values[index]), {}
+        if shares.columns is not None:
+            names = [column.name for column in replicas[0].columns]
+            columns = by_name(names, shares.columns[index])
+        found.append(main_reason(replicas, node, label, model.class_names, statistics, columns))
     return np.asarray([reason or None for reason in found], dtype=object)
 
 

@@ -247,8 +247,6 @@ def mean_outputs(replicas: Sequence[ReplicaView], logits: Tensor) -> Tensor:
 
 def predicted_labels(replicas: Sequence[ReplicaView], probabilities: Array) -> Array:
     """Return (n,) the classes that ``predict`` gives, or 0, the only column of a regression."""
-    if replicas[0].is_regression:
-        return np.zeros(len(probabilities), np.int64)
     return predicted_classes(probabilities, replicas[0].calibration)
 
 

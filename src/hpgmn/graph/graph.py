@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Sequence
+from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Unpack, overload
@@ -281,8 +282,7 @@ class Graph:
 
     def with_splits(self, splits: Splits) -> Graph:
         """Return the same graph with other splits; arrays are shared, not copied."""
-        graph = object.__new__(Graph)
-        graph.__dict__.update(self.__dict__)
+        graph = copy(self)
         graph.splits = self._valid(splits)
         if self.with_later_edges is not None:
             graph.with_later_edges = self.with_later_edges.with_splits(splits)
@@ -295,8 +295,7 @@ class Graph:
 
     def with_attributes(self, x: Any) -> Graph:
         """Return the same graph with other attributes of the same shape; edges are shared."""
-        graph = object.__new__(Graph)
-        graph.__dict__.update(self.__dict__)
+        graph = copy(self)
         graph.__dict__.pop("fingerprint", None)
         graph.x = validation.attributes(x)
         return graph

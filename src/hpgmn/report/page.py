@@ -421,7 +421,8 @@ def _explorer(content: Mapping[str, Any]) -> dict[str, Any]:
     """Choose examples: a wrong prediction, one decided by few neighbours, an unsure one."""
     nodes = content["nodes"]
     evaluated = [n for n, node in enumerate(nodes) if node["role"] in ("val", "test")]
-    wrong = [n for n in evaluated if nodes[n]["label"] not in (None, nodes[n]["prediction"])]
+    answers = [node.get("ensemble", [node["prediction"]])[0] for node in nodes]
+    wrong = [n for n in evaluated if nodes[n]["label"] not in (None, answers[n])]
     turned = [n for n, node in enumerate(nodes) if node.get("turning")]
     reasons: dict[int, str] = {}
     if wrong:

@@ -147,8 +147,9 @@ def explain_training(
     split = spec.splits[0]
     places = [place for place, replica in enumerate(model.replicas) if replica.split == split]
     chosen = model.choose(places)
-    if isinstance(chosen, SavedEnsemble):
-        chosen = chosen.members[chosen.explained()[0]]
+    ensemble = chosen if isinstance(chosen, SavedEnsemble) else None
+    if ensemble is not None:
+        chosen = ensemble.members[ensemble.explained()[0]]
     assert isinstance(chosen, SavedModel)
     replicas: list[ReplicaView] = []
 
@@ -163,7 +164,7 @@ def explain_training(
     node_roles = roles(graph.split(split))
     first = [*ranked, *(row["node"] for row in described.get("label_next", ()))]
     explorer = compute(
-        lambda: explorer_data(replicas, chosen.class_names, node_roles, graph.y, first),
+        lambda: explorer_data(replicas, chosen.class_names, node_roles, graph.y, first, ensemble),
         "explain its nodes",
     )
     if "left_out" in explorer:

@@ -25,7 +25,7 @@ import numpy as np
 import pyarrow as pa
 
 from hpgmn.base.errors import GraphError, HPGMNError, Remedy, count_noun, list_names
-from hpgmn.tables.column_types import COLUMN_TYPES, Aggregate, Column, Sample
+from hpgmn.tables.column_types import COLUMN_TYPES, Aggregate, Column, Sample, Time
 from hpgmn.tables.sources import Array, Table
 
 logger = logging.getLogger(__name__)
@@ -72,6 +72,16 @@ class Preparation:
         """The names of all F attributes."""
         return [name for column in self.columns for name in column.feature_names]
 
+    def original(self, number: int, attributes: Array) -> float | str | None:
+        """Return a node's value of a column in the unit of the tables; None if it is missing."""
+        column = self.columns[number]
+        value = column.original(attributes)
+        name, _, what = column.name.removesuffix(")").rpartition(" (")
+        times = {one.name: one for one in self.edge_columns if isinstance(one, Time)}
+        if isinstance(column, Aggregate) and isinstance(value, float) and name in times:
+            return _describe_time(times[name], what.rpartition(", ")[2], value)
+        return value
+
     def attributes(self, table: Table, log: Log) -> Array:
         """Convert a table to float32 (N, F without aggregates); it must have all columns."""
         check_columns(self.node_columns, table)
@@ -112,6 +122,18 @@ class Preparation:
         edge_columns = tuple(map(Column.from_dict, content.get("edge_columns", ())))
         about = dict(content["left_out"]), dict(content["roles"]), tuple(content["class_names"])
         return cls(columns, *about, edge_columns)
+
+
+def _describe_time(column: Time, what: str, value: float) -> float | str | None:
+    """Return an aggregate of times in words: first and last as dates, gaps as durations."""
+    if what in ("first", "last"):
+        return column.original(np.array([value]))
+    if what != "mean gap":
+        return value
+    hours = value / 3600
+    if hours >= 48:
+        return f"{hours / 24:.1f} days"
+    return f"{hours:.0f} h" if hours >= 1 else f"{60 * hours:.0f} min"
 
 
 def check_columns(columns: Sequence[Column], table: Table) -> None:

@@ -88,7 +88,7 @@ class BoostingRounds:
     def __init__(self, task: TrainingTask) -> None:
         lightgbm = _import_lightgbm()
         self._trees = trees_per_round(task)
-        self._is_regression = task.is_regression
+        self._task = task
         self._objectives = [task.subset([r]).objective_on("cpu") for r in range(len(task.replicas))]
         self._bases = make_bases(task.statistics, task.settings[0])
         fixed = label_free_rows(task.statistics, task.settings[0], self._bases)
@@ -140,8 +140,7 @@ class BoostingRounds:
             scores += sums.reshape(scores.shape)
         self._iterations[replica].append(booster.current_iteration())
         train, val = self._labels[replica]
-        raw = torch.from_numpy(scores)
-        logits = (raw if self._is_regression else class_logits(raw)).float()[None]
+        logits = class_logits(self._task, scores)[None]
         seen = torch.ones(1, train.numel(), dtype=torch.bool)
         loss = self._objectives[replica].loss(logits[:, : train.numel()], train[None], seen)
         return loss, logits[:, train.numel() :], val[None]
@@ -176,11 +175,12 @@ def standard_labels(task: TrainingTask, replica: int) -> Array:
     return np.asarray((labels - mean) / std)
 
 
-def class_logits(scores: Tensor) -> Tensor:
-    """Return (…, C) logits of (…, trees) raw scores."""
-    if scores.shape[-1] > 1:
-        return scores
-    return torch.cat([torch.zeros_like(scores), scores], dim=-1)
+def class_logits(task: TrainingTask, scores: Array) -> Tensor:
+    """Return (B, C) logits, or standardised targets (B, 1), of raw scores of B rows."""
+    raw = torch.from_numpy(scores.reshape(-1, trees_per_round(task)))
+    if task.num_classes == 2:
+        raw = torch.cat([torch.zeros_like(raw), raw], dim=-1)
+    return raw.float()
 
 
 def _threads(numbers: int) -> int:
@@ -250,7 +250,7 @@ class Boosting(RowModel):
         for replica in range(len(self._boosters)):
             chosen = torch.arange(self._task.graph.num_nodes) if nodes is None else nodes[replica]
             scores = self._predict(replica, chosen.cpu().numpy(), raw_score=True)
-            found.append(self._logits(scores))
+            found.append(class_logits(self._task, scores))
         return torch.stack(found).to(self._task.device)
 
     def table(self, replica: int, nodes: Array) -> Array:
@@ -262,18 +262,13 @@ class Boosting(RowModel):
             self._counted = replica, label_rows(task.statistics, modes, labels, task.num_classes)
         return np.concatenate([fixed[nodes], self._counted[1][nodes]], axis=1)
 
-    def _logits(self, scores: Array) -> Tensor:
-        """Return the logits (B, C) of raw scores."""
-        raw = torch.from_numpy(scores.reshape(-1, trees_per_round(self._task)))
-        return (raw if self._task.is_regression else class_logits(raw)).float()
-
     def logits_with_attributes(self, replica: int, node: int, attributes: Array) -> Array:
         """Return the logits (B, C) of a node with other attributes of its own (B, F)."""
         own, _ = attribute_columns(attributes, self._bases)
         rows = np.repeat(self.table(replica, np.array([node])), len(own), axis=0)
         rows[:, : own.shape[1]] = own
         scores = np.asarray(self._boosters[replica].predict(rows, raw_score=True, num_threads=1))
-        return self._logits(scores).numpy()
+        return class_logits(self._task, scores).numpy()
 
     def contributions(self, replica: int, nodes: Array) -> Array:
         """Return the contribution of each column to each raw score: (B, trees, W + 1).

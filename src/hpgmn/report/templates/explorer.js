@@ -130,8 +130,10 @@
 
   // The text about a node.
 
+  const answerOf = (node) => node.ensemble || [node.prediction, node.probabilities[node.prediction]];
+
   function roleWords(node) {
-    const right = node.label === node.prediction;
+    const right = node.label === answerOf(node)[0];
     const label = node.label === null ? "" : quoted(data.classes[node.label]);
     if (node.role === "train") return `Train node, label ${label}.`;
     const kind = { val: "Validation node", test: "Test node" }[node.role];
@@ -155,7 +157,8 @@
     const rows = ranked.slice(0, MOST_CLASSES).map(([share, label]) =>
       [classWord(label), bar(share, 1, "whole"), percent(share)]);
     const some = rows.length < ranked.length ? `, the first ${rows.length} of ${ranked.length}` : "";
-    return table(`Probability of each class${some}`, ["Class", "", "Probability"], rows, "bars");
+    const whose = node.ensemble ? ", of the member alone" : "";
+    return table(`Probability of each class${whose}${some}`, ["Class", "", "Probability"], rows, "bars");
   }
 
   function contributions(caption, head, values) {
@@ -169,8 +172,9 @@
     const values = node.shares.map((share, number) => [data.statistics[number], share])
       .sort((a, b) => b[1] - a[1])
       .map(([[name, words], share]) => [[words, element("span", { class: "rest" }, name)], share]);
-    return contributions("Contribution of each statistic to the log-probability "
-      + `(mean train node: ${percent(Math.exp(node.baseline))})`, "Statistic", values);
+    const unit = node.baseline === undefined ? "log-odds"
+      : `log-probability (mean train node: ${percent(Math.exp(node.baseline))})`;
+    return contributions(`Contribution of each statistic to the ${unit}`, "Statistic", values);
   }
 
   function largestOf(all) {
@@ -335,8 +339,8 @@
 
   function show(number) {
     const [id, node] = [data.ids[number], data.nodes[number]];
-    const chance = percent(node.probabilities[node.prediction]);
-    const decision = `Predicted class: ${quoted(data.classes[node.prediction])}, probability ${chance}.`;
+    const [label, chance] = answerOf(node);
+    const decision = `Predicted class: ${quoted(data.classes[label])}, probability ${percent(chance)}.`;
     const parts = [
       element("h3", { id: "explorer-node", tabindex: "-1" }, `Node ${id}`),
       element("p", {}, element("strong", {}, decision), ` ${roleWords(node)}`),
