@@ -7,6 +7,8 @@ from contextlib import contextmanager
 import pytest
 import yaml
 
+from hpgmn.base.errors import mean_and_deviation
+
 MLP = ("--model", "mlp", "--set", "epochs=3", "--set", "hidden_dim=4", "--device", "cpu")
 
 
@@ -35,7 +37,7 @@ def test_a_search_prints_and_writes_its_result(tune, hpgmn, tmp_path):
     best = content["best"]
     first, second = best["val_score"]
     mean, std = (first + second) / 2, abs(first - second) / 2**0.5
-    line = f"Best: trial {best['trial']}, validation accuracy {100 * mean:.1f} ± {100 * std:.1f} %"
+    line = f"Best: trial {best['trial']}, validation accuracy {mean_and_deviation(mean, std)} %"
     assert f"{line} (2 runs)." in answer.out
     assert all(name in answer.err for name in content["files"].values())
     assert f"  {best['command']}\n" in answer.out

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import hpgmn as package
+from hpgmn.base.errors import mean_and_deviation
 from hpgmn_lab import paper
 from hpgmn_lab.reproduction import plan, tasks
 
@@ -106,7 +107,7 @@ def test_a_line_per_cell_and_a_table_or_json_of_means(hpgmn, records):
     cells = ("gcn-tuned", "hpgmn-tuned", "hpgmn-shipped", "hpgmn-ensemble")
     for number, (line, cell) in enumerate(zip(lines, cells, strict=True), start=1):
         metrics = records(Path("out"))[f"texas-{cell}.json"]["metrics"]
-        score = f"{100 * metrics['test_score_mean']:.1f} ± {100 * metrics['test_score_std']:.1f}"
+        score = mean_and_deviation(metrics["test_score_mean"], metrics["test_score_std"])
         assert line.startswith(f"{number} of 4 texas-{cell} {score}, ")
         assert line.endswith(" s")
     written = Path("out/table2.md").read_text(encoding="utf-8")

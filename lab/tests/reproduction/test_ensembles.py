@@ -53,7 +53,9 @@ def trained(graph, spec, member, masks):
     val = torch.tensor([float(mask[graph.split(0).val].mean()) for mask in masks])
     replicas = [Replica(0, seed, None) for seed in range(len(masks))]
     fitted = Fitted(replicas, {}, logits, val, 1 - val, {}, {}, {})
-    model = SimpleNamespace(temperatures=[1.0] * len(masks), choose=lambda places: model)
+    calibration = np.zeros((len(masks), 3, graph.num_classes))
+    calibration[:, 0] = 1.0
+    model = SimpleNamespace(calibration=calibration, choose=lambda places: model)
     return TrainedMember(member, replace(spec, model=member.model), fitted, model, 1.0)
 
 
@@ -135,7 +137,7 @@ def test_other_members_or_seeds_are_trained_anew(hpgmn, data, monkeypatch):
     ("words", "message"),
     [
         (("ensembles", "--graphs", "texsa"), "Unknown graph 'texsa'. Did you mean 'texas'?"),
-        (("single", "--seeds", "0"), "The number of seeds must be at least 1 (got 0)."),
+        (("single", "--seeds", "0"), "Seeds must be 1 to"),
         (("ensembles", "--device", "gpu"), "Unknown device 'gpu'."),
     ],
 )

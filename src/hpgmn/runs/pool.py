@@ -48,6 +48,7 @@ from hpgmn.runs.folder import STATE_FOLDER, write_config
 from hpgmn.runs.portfolio import Member, selected_members
 from hpgmn.runs.spec import CONFIG_FILE, RunSpec
 from hpgmn.training import replicas
+from hpgmn.training.ensemble import ENSEMBLE
 from hpgmn.training.replicas import Progress
 from hpgmn.training.state import OtherTrainingError
 
@@ -311,12 +312,15 @@ class _PoolWork:
         training = self.training
         kind, is_regression = find_model(member.model).settings, training.graph.is_regression
         settings = task_settings(kind, member.settings, is_regression=is_regression)
+        # Members of an ensemble decide nothing themselves.
+        is_ensemble = training.spec.selection.get("portfolio") == ENSEMBLE
         spec = replace(
             training.spec,
             model=member.model,
             settings=settings_dict(make_settings(kind, settings)),
             selection={},
             refit=False,
+            threshold=None if is_ensemble else training.spec.threshold,
         )
         identity = member_identity(training, spec)
         should_stop = training.should_stop if self.time_limit is None else lambda: False
