@@ -70,7 +70,7 @@ def main_reason(
             return describe_statistic(best) if statistics else ""
         return f"{largest} ({largest.effect:{'+.3g' if first.is_regression else '+.2f'}})"
     if columns:
-        own = [column.name for column in first.columns if column.statistic == best]
+        own: list[str] = [one.name for one in first.columns if one.statistic == best]
         return max(own, key=lambda name: size(columns[name]))
     base, _, edge_type = best.removesuffix(")").partition(" (")
     reason = ""
