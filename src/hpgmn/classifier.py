@@ -44,21 +44,6 @@ _COMMON: dict[str, Any] = {
 }
 
 
-def _defaults(model: str, common: Mapping[str, Any] = _COMMON, **changed: Any) -> dict[str, Any]:
-    """Return every hyperparameter with its default."""
-    settings = find_model(model).settings
-    own = {info.name: info.default for info in dataclasses.fields(settings)}
-    return {**common, **own, **{name: value for name, value in changed.items() if name in own}}
-
-
-def _signature(defaults: Mapping[str, Any]) -> inspect.Signature:
-    """Return every keyword of the default model, for help() and editors."""
-    kind = inspect.Parameter.KEYWORD_ONLY
-    return inspect.Signature(
-        [inspect.Parameter(name, kind, default=value) for name, value in defaults.items()]
-    )
-
-
 class UnknownHyperparameterError(SettingError, TypeError):
     """A keyword that no setting has: an error of ours, and what Python raises for such a call."""
 
@@ -67,6 +52,7 @@ class _NodeEstimator:
     """What classifier and regressor have in common."""
 
     _common: ClassVar[Mapping[str, Any]] = _COMMON
+    _is_regression: ClassVar[bool] = False
     seed: int
     model: str
     device: str
@@ -77,9 +63,20 @@ class _NodeEstimator:
     def __init__(self, **parameters: Any) -> None:
         self._store(parameters)
 
+    def __init_subclass__(cls) -> None:
+        """Give every keyword of the default model to help() and editors."""
+        kind, defaults = inspect.Parameter.KEYWORD_ONLY, cls._defaults("hpgmn")
+        cls.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+            [inspect.Parameter(name, kind, default=value) for name, value in defaults.items()]
+        )
+
     @classmethod
     def _defaults(cls, model: str) -> dict[str, Any]:
-        return _defaults(model)
+        """Return every hyperparameter with its default."""
+        settings = find_model(model).settings
+        own = {info.name: info.default for info in dataclasses.fields(settings)}
+        changed = task_settings(settings, {}, is_regression=cls._is_regression)
+        return {**cls._common, **own, **changed}
 
     def _store(self, parameters: dict[str, Any]) -> None:
         defaults = self._defaults(str(parameters.get("model", _COMMON["model"])))
@@ -146,7 +143,7 @@ class _NodeEstimator:
         chosen = _split(graph, split, train, val)
         for line in check_split(graph, chosen, split if train is None else "given"):
             logger.warning("Graph '%s'. %s", graph.name, line)
-        if graph.is_regression != isinstance(self, HPGMNRegressor):
+        if graph.is_regression != self._is_regression:
             kind, other = ("classes", "HPGMNClassifier")
             if graph.is_regression:
                 kind, other = ("numbers", "HPGMNRegressor")
@@ -280,7 +277,7 @@ class _NodeEstimator:
                 "Give a folder that save() or `hpgmn train` wrote.",
             )
         saved = SavedModel.read(source / MODEL_FILE, model).choose([0])
-        if is_target(saved.train_labels) != issubclass(cls, HPGMNRegressor):
+        if is_target(saved.train_labels) != cls._is_regression:
             kind = "HPGMNRegressor" if is_target(saved.train_labels) else "HPGMNClassifier"
             raise HPGMNError(f"{source} holds a model of {kind}.", f"Load it with {kind}")
         replica = saved.replicas[0]
@@ -310,8 +307,7 @@ class HPGMNClassifier(_NodeEstimator):
             macro_f1, roc_auc, average_precision or, for two classes, precision@K.
         positive: the class that average_precision and precision@K of two classes look for; None
             for the rarest among train and validation nodes.
-        calibrate: whether probabilities are calibrated on the validation nodes;
-            the predicted classes are the same.
+        calibrate: whether probabilities are calibrated on the validation nodes.
         **settings: any key of ``hpgmn settings``; what is not given has its default.
 
     Learned attributes: ``saved_`` (the trained model), ``classes_`` (names), ``val_score_``.
@@ -322,8 +318,6 @@ class HPGMNClassifier(_NodeEstimator):
     >>> model.fit(graph, split=0).predict(graph).shape
     (200,)
     """
-
-    __signature__ = _signature(_defaults("hpgmn"))
 
     def predict_proba(self, graph: Graph) -> Array:
         """Return the (N, C) class probabilities of every node, of this graph or another."""
@@ -363,20 +357,13 @@ class HPGMNRegressor(_NodeEstimator):
         "device": "cpu",
         "metric": "r2",
     }
+    _is_regression = True
     positive, calibrate = None, False  # about classes
-
-    @classmethod
-    def _defaults(cls, model: str) -> dict[str, Any]:
-        usual = task_settings(find_model(model).settings, {}, is_regression=True)
-        return _defaults(model, cls._common, **usual)
 
     def predict(self, graph: Graph) -> Array:
         """Return the (N,) predicted target of every node, of this graph or another."""
         saved = self._require_usable()
         return np.asarray(saved.logits(graph, self.device)[0, :, 0].numpy())
-
-
-HPGMNRegressor.__signature__ = _signature(HPGMNRegressor._defaults("hpgmn"))  # type: ignore[attr-defined]
 
 
 def _require_device(device: str) -> None:

@@ -13,6 +13,8 @@ def test_command_formats_values_as_the_command_line_reads_them():
     more = train_command(config | {"settings": {}, "protocol": "geom", "device": "cpu"})
     assert more[-4:] == ["--protocol", "geom", "--device", "cpu"]
     assert train_command(config | {"settings": {}, "calibrate": False})[-1] == "--no-calibration"
+    rare = train_command(config | {"settings": {}, "threshold": "recall=0.8", "conformal": True})
+    assert rare[-3:] == ["--threshold", "recall=0.8", "--conformal"]
 
 
 def test_command_repeats_the_options_of_tables():
@@ -23,6 +25,7 @@ def test_command_repeats_the_options_of_tables():
         "weight": "amount",
         "drop": ["a", "b c"],
         "categories": ["zip"],
+        "edge_categories": ["kind"],
         "split_by": ["time", "when"],
         "drop_unknown_edges": True,
         "directed": False,
@@ -30,8 +33,8 @@ def test_command_repeats_the_options_of_tables():
     words = train_command(config | {"settings": {}, "positive": "fraud", "tables": tables})
     assert words[11:] == [
         *("--positive", "fraud", "--id", "email", "--split-column", "", "--weight", "amount"),
-        *("--drop", "a", "--drop", "b c", "--category", "zip", "--split-by", "time", "when"),
-        *("--drop-unknown-edges", "--undirected"),
+        *("--drop", "a", "--drop", "b c", "--category", "zip", "--edge-category", "kind"),
+        *("--split-by", "time", "when", "--drop-unknown-edges", "--undirected"),
     ]
 
 

@@ -178,3 +178,11 @@ def test_the_top_of_a_regression_are_the_highest_predictions(rare_graph, tmp_pat
     assert found.reasons is None
     with pytest.raises(SettingError, match="numbers"):
         run.predict(top=6, of="mule")
+
+
+def test_a_threshold_may_be_a_number(rare_graph, tmp_path):
+    settings = {"epochs": 1}
+    hpgmn.train(
+        rare_graph, model="mlp", settings=settings, threshold=0.3, out=tmp_path, report=False
+    )
+    assert open_run(tmp_path).predict().threshold == ("mule", pytest.approx(0.3))

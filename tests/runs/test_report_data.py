@@ -152,7 +152,7 @@ def test_values_of_regression_are_read_and_ranked(make_run):
     random = np.random.default_rng(5)
     for row in rows:
         known = row["role"] != "unlabelled"
-        row |= {"label": 1.5 * row["node"] if known else float("nan")}
+        row |= {"label": 1.5 * row["node"] if known else None}
         row |= {"prediction": float(random.normal())}
     pq.write_table(pa.Table.from_pylist(rows), folder / "predictions.parquet")
     data = read_report_data(folder)

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from hpgmn.base.errors import HPGMNError
-from hpgmn.graph import from_tables
+from hpgmn.graph import from_tables, random_splits
+from hpgmn.graph.content import graph_content, search_content
 from hpgmn.graph.files import read_graph, write_graph
 
 NAMES = [f"n{number}" for number in range(40)]
@@ -44,6 +45,9 @@ def test_later_edges_change_only_the_full_graph():
     before = from_tables(NODES, transfers(), as_of="2024-01-20")
     after = from_tables(NODES, transfers("gold", 1e9), as_of="2024-01-20")
     assert same(before, after)
+    contents = [graph.with_splits(random_splits(graph.y)) for graph in (before, after)]
+    assert len({search_content(graph, [0]) for graph in contents}) == 1
+    assert len({graph_content(graph, [0]) for graph in contents}) == 2
     assert not np.array_equal(before.full.x, after.full.x)
     is_early = [time < "2024-01-21" for time in TIMES]
     assert before.num_listed_edges == sum(is_early) < before.full.num_listed_edges == 160

@@ -12,7 +12,7 @@ from hpgmn.base.files import verify_checksum
 from hpgmn.base.settings import make_settings, settings_dict
 from hpgmn.graph import Graph, Splits
 from hpgmn.models import find_model
-from hpgmn.runs import outputs as run_metrics
+from hpgmn.runs import metrics as run_metrics
 from hpgmn.runs import spec as run_module
 from hpgmn.runs.fit import fit_run
 from hpgmn.runs.folder import prepare_folder

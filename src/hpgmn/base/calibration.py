@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from hpgmn.base.thresholds import choose_threshold
+from hpgmn.base.thresholds import choose_threshold, count_alarms
 
 Array = NDArray[Any]
 
@@ -379,8 +379,5 @@ def threshold_for_accuracy(
 
 def _threshold_curve(confidence: Array, right: Array) -> tuple[Array, Array, Array]:
     """Return all distinct thresholds, descending, with their coverage and accuracy."""
-    order = np.argsort(-confidence, kind="stable")
-    level = confidence[order]
-    last = np.flatnonzero(np.append(level[1:] != level[:-1], True))  # of each confidence
-    accuracy = np.cumsum(right[order])[last] / (last + 1)
-    return level[last], (last + 1) / level.size, accuracy
+    levels, hits, answered = count_alarms(confidence, right)
+    return levels, answered / confidence.size, hits / answered

@@ -284,23 +284,42 @@ def interval_report(
         calibration: R masks of the reserved nodes.
         test: R masks.
     """
-    widths, coverages, counts = [], [], []
-    for start in range(0, len(values), seeds):
-        mean = mean_logits(values[start : start + seeds])[:, 0].numpy()
-        errors = np.abs(mean - y)
-        reserved, tested = calibration[start], test[start]
-        halves = [conformal_quantile(errors[reserved], coverage) for coverage in INTERVALS]
+    reserved = calibration[::seeds]
+    widths = []
+    for errors, mask in zip(_mean_errors(values, y, seeds), reserved, strict=True):
+        halves = [conformal_quantile(errors[mask], coverage) for coverage in INTERVALS]
         widths.append([half if math.isfinite(half) else None for half in halves])
-        counts.append(int(reserved.sum()))
-        if tested.any():
-            coverages.append([float((errors[tested] <= half).mean()) for half in halves])
+    coverages = interval_coverage(values, y, test, widths, seeds=seeds)
     return {
         "nominal": list(INTERVALS),
         "half_width": widths,
         "coverage": coverages,
         "coverage_mean": np.mean(coverages, axis=0).tolist() if coverages else [],
-        "calibration_nodes": counts,
+        "calibration_nodes": [int(mask.sum()) for mask in reserved],
     }
+
+
+def interval_coverage(
+    values: Tensor,
+    y: Array,
+    masks: Sequence[Array],
+    half_widths: Sequence[Sequence[float | None]],
+    *,
+    seeds: int,
+) -> list[list[float]]:
+    """Return the shares of masked nodes inside intervals, split by split; not of empty masks."""
+    cases = zip(_mean_errors(values, y, seeds), masks[::seeds], half_widths, strict=True)
+    return [
+        [float((errors[mask] <= (math.inf if half is None else half)).mean()) for half in halves]
+        for errors, mask, halves in cases
+        if mask.any()
+    ]
+
+
+def _mean_errors(values: Tensor, y: Array, seeds: int) -> list[Array]:
+    """Return for each split the absolute errors (N,) of the average over its seeds."""
+    starts = range(0, len(values), seeds)
+    return [np.abs(mean_logits(values[at : at + seeds])[:, 0].numpy() - y) for at in starts]
 
 
 def class_report(

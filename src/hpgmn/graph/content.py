@@ -19,11 +19,12 @@ def graph_content(graph: Graph, splits: Sequence[int]) -> str:
         for split in map(graph.split, splits)
         for mask in (split.train, split.val, split.test)
     ]
-    return digest(graph.fingerprint, "\0".join(graph.class_names), labels, *masks)
+    later = [] if graph.full is graph else [graph.full.fingerprint]
+    return digest(graph.fingerprint, "\0".join(graph.class_names), labels, *masks, *later)
 
 
 def search_content(graph: Graph, splits: Sequence[int]) -> str:
-    """Return a digest of all that a search reads: no test label is part of it."""
+    """Return a digest of all that a search reads: no test label, no edge after its date."""
     labels = [
         hide_labels(graph.y, mask).tobytes()
         for split in map(graph.split, splits)

@@ -278,17 +278,7 @@ def _arrays(graph: Graph, *, in_folder: bool) -> dict[str, Array]:
 
 def graph_size(graph: Graph) -> int:
     """Return about how many bytes a graph file takes before compression."""
-    x: Any = graph.x
-    arrays = [x.data, x.indices, x.indptr] if sp.issparse(x) else [x]
-    if graph.splits is not None:
-        arrays += [getattr(graph.splits, part) for part in PARTS]
-    if graph.node_ids is not None:
-        arrays.append(graph.node_ids)
-    if graph.edge_values is not None:
-        arrays.append(graph.edge_values)
-    edges = (12 if graph.is_weighted else 8) * graph.num_listed_edges
-    later = 0 if graph.with_later_edges is None else graph_size(graph.with_later_edges)
-    return int(edges + graph.y.nbytes + sum(array.nbytes for array in arrays)) + later
+    return sum(array.nbytes for array in _arrays(graph, in_folder=True).values())
 
 
 def _describe_path(path: Path) -> str:

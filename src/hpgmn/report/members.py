@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hpgmn.base.errors import MISSING, count_noun, format_setting
+from hpgmn.base.errors import count_noun, format_setting
 from hpgmn.base.metrics import plain_score
 from hpgmn.report import model_plots
 from hpgmn.report.rendering import ReportData, mapping, number
@@ -31,12 +31,9 @@ def choice(data: ReportData, metric: str = "") -> dict[str, Any] | None:
 def ensemble(data: ReportData) -> dict[str, Any]:
     """Return the section about the members of an ensemble."""
     rows = [dict(mapping(row)) for row in data.metrics["members"]]
-    factor = 1 if data.is_regression else 100
     for row in rows:
-        row["shown_score"], gain = data.format_score(number(row["val_score"])), row["contribution"]
-        row["shown_gain"] = (
-            MISSING if gain is None else f"{factor * gain:+.{3 if data.is_regression else 2}f}"
-        )
+        row["shown_score"] = data.format_score(number(row["val_score"]))
+        row["shown_gain"] = data.format_difference(number(row["contribution"]), "+")
     used = [row for row in rows if row["weight"] > 0]
     settings = [
         (row["name"], ", ".join(f"{k}={format_setting(v)}" for k, v in row["settings"].items()))

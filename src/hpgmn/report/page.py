@@ -19,8 +19,8 @@ from hpgmn.base.metrics import metric_words
 from hpgmn.evaluation.rankings import noise_words
 from hpgmn.evaluation.scores import class_scores
 from hpgmn.explain.descriptions import DIRECTIONS, describe_statistic
-from hpgmn.report import members, model_plots, plots, targets
-from hpgmn.report.probabilities import calibration_content, ranking_content
+from hpgmn.report import members, model_plots, plots
+from hpgmn.report.predictions import calibration_content, ranking_content, target_content
 from hpgmn.report.rendering import (
     METRIC_NAMES,
     LearningCurves,
@@ -79,7 +79,7 @@ def render_report(data: ReportData) -> str:
             "curves": sections.curves(_curves(data), data.explained_member),
         }
         if data.is_regression:
-            bodies["targets"] = sections.targets(**targets.section(data))
+            bodies["targets"] = sections.targets(**target_content(data))
         else:
             bodies["classes"] = sections.classes(**_class_scores(data), **_confusion(data))
         if calibration := mapping(data.metrics.get("calibration")):
@@ -171,10 +171,10 @@ def _headline(data: ReportData) -> dict[str, Any]:
         tiles.append(("Test accuracy", _mean_and_std(data, metrics, "test_accuracy"), over))
     estimator = mapping(metrics.get("label_estimator"))
     compared = "test_score" if "test_score_mean" in estimator else "test_accuracy"  # before 0.4
+    measure = _metric_name(data) if compared == "test_score" else "accuracy"
     baseline = number(estimator.get(f"{compared}_mean"))
     if not math.isnan(baseline):
         score = _mean_and_std(data, estimator, compared)
-        measure = _metric_name(data) if compared == "test_score" else "accuracy"
         tiles.append(("Label estimator", score, f"{measure} from attributes alone"))
     calibration = mapping(metrics.get("calibration"))
     by_class = "_by_class" if "ece_by_class_after_mean" in calibration else ""  # since 0.4
@@ -203,7 +203,7 @@ def _headline(data: ReportData) -> dict[str, Any]:
         "tiles": tiles,
         "points": points,
         "versus_spread": versus_spread,
-        "measure": _metric_name(data) if compared == "test_score" else "accuracy",
+        "measure": measure,
         "noise": noise and noise_words(noise, _metric_name(data)),
     }
 
@@ -225,9 +225,8 @@ def _scores(data: ReportData) -> dict[str, Any]:
         row.append(value_range(best, "{:g}"))
         if has_spread:
             finite = test[np.isfinite(test)]
-            factor, form = (1, "{:.3f}") if data.is_regression else (100, "{:.2%}")
-            digits = 3 if data.is_regression else 2
-            std = f"{factor * finite.std(ddof=1):.{digits}f}" if finite.size > 1 else MISSING
+            form = "{:.3f}" if data.is_regression else "{:.2%}"
+            std = data.format_difference(finite.std(ddof=1) if finite.size > 1 else math.nan)
             row[2:2] = [std, value_range(test, form) if test.size > 1 else MISSING]
         rows.append(row)
     caption = f"{metric[:1].upper()}{metric[1:]} by split"

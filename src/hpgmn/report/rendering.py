@@ -92,6 +92,14 @@ class ReportData:
             return percent(score)
         return MISSING if math.isnan(score) else format_score(self.metrics["metric"], score)
 
+    def format_difference(self, difference: float, sign: str = "") -> str:
+        """Format a difference of two scores, in points if they are shares; NaN is a dash."""
+        if math.isnan(difference):
+            return MISSING
+        if self.is_regression:
+            return f"{difference:{sign}.3f}"
+        return f"{100 * difference:{sign}.2f}"
+
     @property
     def has_explorer(self) -> bool:
         """Whether nodes can be looked up on the page."""

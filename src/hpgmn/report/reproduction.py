@@ -9,9 +9,8 @@ from typing import Any
 
 from hpgmn.base.errors import MISSING, format_duration, format_setting
 from hpgmn.report.rendering import ReportData, facts, mapping, number, printable
+from hpgmn.tables.options import column_option
 from hpgmn.training.ensemble import ENSEMBLE
-
-_TABLE_OPTIONS = {"split": "split-column", "categories": "category"}
 
 
 def train_command(config: Mapping[str, Any]) -> list[str]:
@@ -22,11 +21,11 @@ def train_command(config: Mapping[str, Any]) -> list[str]:
     words += ["--metric", str(config["metric"])]
     words += ["--splits", ",".join(str(split) for split in config["splits"])]
     words += ["--seeds", str(config["seeds"])]
-    for name in ("first_seed", "positive", "protocol", "device"):
+    for name in ("first_seed", "positive", "threshold", "protocol", "device"):
         if config.get(name):
             words += [f"--{name.replace('_', '-')}", str(config[name])]
     for name, value in mapping(config.get("tables")).items():
-        words += _table_options(name, value)
+        words += shlex.split(column_option(name, value))
     settings = mapping(selection.get("settings")) if is_ensemble else config["settings"]
     for name, value in settings.items():
         words += ["--set", f"{name}={format_setting(value)}"]
@@ -35,20 +34,8 @@ def train_command(config: Mapping[str, Any]) -> list[str]:
         words += ["--members", ",".join(members)] if members else []
         words += [] if limit is None else ["--time-limit", f"{limit:g}"]
         words.append("--ensemble")
-    words += [f"--{name}" for name in ("deterministic", "refit") if config.get(name)]
+    words += [f"--{name}" for name in ("deterministic", "refit", "conformal") if config.get(name)]
     return [*words, "--no-calibration"] if config.get("calibrate") is False else words
-
-
-def _table_options(name: str, value: Any) -> list[str]:
-    option = f"--{_TABLE_OPTIONS.get(name, name).replace('_', '-')}"
-    if name == "directed":
-        return [option if value else "--undirected"]
-    if name == "split_by":
-        return [option, *(str(word) for word in value)]
-    if isinstance(value, bool):
-        return [option] if value else []
-    values = value if isinstance(value, list) else [value]
-    return [word for item in values for word in (option, str(item))]
 
 
 def reproduction(data: ReportData) -> tuple[str, list[tuple[str, str]]]:

@@ -128,7 +128,7 @@ def compare(
     device: str | None = None,
     deterministic: bool | None = None,
     calibrate: bool | None = None,
-    threshold: str | None = None,
+    threshold: str | float | None = None,
     conformal: bool | None = None,
     first_seed: int | None = None,
     time_limit: float | None = None,

@@ -12,9 +12,9 @@ from torch import Tensor
 
 from hpgmn.base.calibration import decision_logits
 from hpgmn.base.errors import HPGMNError
-from hpgmn.base.metrics import METRICS, REGRESSION_METRICS, mean_logits, require_metric
+from hpgmn.base.metrics import METRICS, REGRESSION_METRICS, require_metric
 from hpgmn.base.tasks import is_known
-from hpgmn.evaluation.scores import Score, class_report, scores
+from hpgmn.evaluation.scores import Score, class_report, interval_coverage, scores
 from hpgmn.graph import Array, Graph
 from hpgmn.runs.folder import PREDICTIONS_FILE
 from hpgmn.runs.outputs import read_test_probabilities, read_used_ids
@@ -69,25 +69,20 @@ def score_predictions(
     }
 
 
-def interval_coverage(
-    values: Tensor, y: Array, masks: Sequence[Array], splits: Sequence[int], metrics: dict[str, Any]
+def score_intervals(
+    values: Tensor, y: Array, masks: Sequence[Array], metrics: dict[str, Any]
 ) -> list[dict[str, Any]]:
     """Return the share of masked nodes inside the intervals of a regression, mean over splits.
 
     Args:
-        values: (R, N, 1) predicted targets.
-        splits: R, the split of each replica.
+        values: (R, N, 1) predicted targets, the seeds of a split one after the other.
         metrics: the content of ``metrics.json``.
     """
-    intervals, held = metrics["intervals"], []
-    for split, widths in zip(metrics["splits"], intervals["half_width"], strict=True):
-        places = [place for place, other in enumerate(splits) if other == split]
-        errors = np.abs(mean_logits(values[places])[:, 0].numpy() - y)[masks[places[0]]]
-        held.append([(errors <= (np.inf if w is None else w)).mean() for w in widths])
-    shares = np.mean(held, axis=0).tolist()
+    intervals, seeds = metrics["intervals"], len(values) // len(metrics["splits"])
+    held = interval_coverage(values, y, masks, intervals["half_width"], seeds=seeds)
     return [
         {"nominal": nominal, "coverage": share}
-        for nominal, share in zip(intervals["nominal"], shares, strict=True)
+        for nominal, share in zip(intervals["nominal"], np.mean(held, axis=0).tolist(), strict=True)
     ]
 
 

@@ -34,13 +34,8 @@ from hpgmn.runs.folder import (
     finish,
     record_environment,
 )
-from hpgmn.runs.outputs import (
-    TrainingResult,
-    graph_summary,
-    run_metrics,
-    write_history,
-    write_predictions,
-)
+from hpgmn.runs.metrics import TrainingResult, graph_summary, run_metrics
+from hpgmn.runs.outputs import write_history, write_predictions
 from hpgmn.runs.portfolio import Member
 from hpgmn.runs.spec import CONFIG_FILE, RunSpec, check_run, run_environment
 from hpgmn.training.checks import class_number

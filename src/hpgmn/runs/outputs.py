@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -27,15 +26,10 @@ from hpgmn.base.files import (
     with_checksum,
     write_text,
 )
-from hpgmn.base.machine import hardware, peak_memory_mb
-from hpgmn.base.metrics import REGRESSION_METRICS, plain_score
 from hpgmn.base.parsing import read_json
 from hpgmn.base.tasks import hide_labels, is_known, is_target
-from hpgmn.base.version import __version__
 from hpgmn.graph import Array, Graph, Split
 from hpgmn.models.stage import Replica
-from hpgmn.runs.spec import RunSpec
-from hpgmn.training.checks import class_number
 from hpgmn.training.ensemble import MEMBERS_FOLDER
 from hpgmn.training.saved import MODEL_FILE
 
@@ -43,163 +37,10 @@ if TYPE_CHECKING:
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    from hpgmn.shards import Shards
     from hpgmn.training.replicas import Fitted
 
 
 # metrics.json
-
-
-@dataclass(frozen=True)
-class TrainingResult:
-    """The trained replicas as they are scored: R of them, split by split with the seeds inside.
-
-    Attributes:
-        logits: (R, M, C) of all nodes, or of those that are scored.
-        y: (M,) their true labels.
-        val: R masks of the validation nodes.
-        test: R masks of the test nodes.
-        calibration: (R, 3, C).
-        mean_calibration: (R, 3, C), of the average over the seeds of each replica's split.
-        val_score: (R,) of the best epoch.
-        best_epoch: (R,) of the last stage.
-        history: for each stage and each recorded number (epochs, R).
-        seconds: of statistics and of training.
-        estimator_logits: (R, M, C) of the label estimator; None without one.
-        reserved: R masks of the nodes reserved for conformal prediction, or empty.
-    """
-
-    logits: Tensor
-    y: Array
-    val: Sequence[Array]
-    test: Sequence[Array]
-    calibration: Array
-    mean_calibration: Array
-    val_score: Tensor
-    best_epoch: Tensor
-    history: Mapping[str, Mapping[str, Tensor]]
-    seconds: Mapping[str, float]
-    estimator_logits: Tensor | None = None
-    reserved: Sequence[Array] = ()
-
-
-def graph_summary(graph: Graph | Shards, homophily: float | None) -> dict[str, Any]:
-    """Return the sizes of a graph, for ``metrics.json``."""
-    return {
-        "num_nodes": graph.num_nodes,
-        "num_edges": graph.num_edges,
-        "num_features": graph.num_features,
-        "num_classes": graph.num_classes,
-        "class_names": list(graph.class_names),
-        **({} if graph.num_classes else {"is_regression": True}),
-        "homophily": homophily,
-    }
-
-
-def run_metrics(
-    spec: RunSpec, result: TrainingResult, graph: str, summary: Mapping[str, Any]
-) -> dict[str, Any]:
-    """Return the content of ``metrics.json``, where test nodes are scored.
-
-    Args:
-        graph: its name.
-        summary: its :func:`graph_summary`.
-    """
-    from hpgmn.evaluation.scores import (
-        Score,
-        calibration_report,
-        ensemble_scores,
-        ensemble_size,
-        interval_report,
-        scores,
-    )
-    from hpgmn.runs.decisions import decision_metrics
-
-    is_regression = is_target(result.y)
-    positive = class_number(spec.positive, summary["class_names"])
-    score, accuracy, ensemble = None, None, {}
-    estimator: dict[str, float] = {}
-    if all(mask.any() for mask in result.test):
-        test = (result.y, result.test)
-        decided = decision_logits(result.logits, result.calibration)
-        score = Score.of(scores(decided, *test, spec.metric, positive))
-        if not is_regression:
-            accuracy = Score.of(scores(decided, *test, "accuracy"))
-        if result.estimator_logits is not None:
-            measured = {"test_score": spec.metric}
-            measured |= {} if is_regression else {"test_accuracy": "accuracy"}
-            for key, name in measured.items():
-                estimated = Score.of(scores(result.estimator_logits, *test, name, positive))
-                estimator |= {f"{key}_mean": estimated.mean, f"{key}_std": estimated.std}
-        if spec.seeds > 1:
-            size = ensemble_size(len(spec.splits), spec.seeds)
-            mean = Score.of(
-                ensemble_scores(
-                    *(result.logits, *test, spec.metric, positive),
-                    seeds=spec.seeds,
-                    size=size,
-                    calibration=result.mean_calibration,
-                )
-            )
-            ensemble["ensemble"] = {
-                "seeds": size,
-                "test_score": list(mean.values),
-                "test_score_mean": mean.mean,
-                "test_score_std": mean.std,
-            }
-    about: dict[str, Any] = {}
-    if is_regression:
-        if score is not None:
-            by_name = {
-                name: Score.of(scores(result.logits, *test, name)) for name in REGRESSION_METRICS
-            }
-            about["test_metrics"] = {
-                name: {"mean": value.mean, "std": value.std} for name, value in by_name.items()
-            }
-        about["intervals"] = interval_report(
-            *(result.logits, result.y, result.reserved, result.test), seeds=spec.seeds
-        )
-    else:
-        about["calibration"] = calibration_report(
-            *(result.logits, result.calibration, result.y, result.val, result.test),
-            seeds=spec.seeds,
-            mean_calibration=result.mean_calibration,
-            class_names=summary["class_names"],
-        )
-    return {
-        "format": RUN_FORMAT,
-        "model": spec.model,
-        "graph": graph,
-        "splits": list(spec.splits),
-        "seeds": spec.seeds,
-        "metric": spec.metric,
-        "positive": spec.positive,
-        "test_score_mean": score.mean if score else None,
-        "test_score_std": score.std if score else None,
-        "test_score": list(score.values) if score else [],
-        "val_score": [plain_score(spec.metric, value) for value in result.val_score.tolist()],
-        "test_accuracy_mean": accuracy.mean if accuracy else None,
-        "test_accuracy_std": accuracy.std if accuracy else None,
-        "label_estimator": estimator or None,
-        **about,
-        **decision_metrics(
-            *(spec, result.logits, result.calibration, result.mean_calibration, result.y),
-            *(result.val, result.test, result.reserved, summary["class_names"]),
-        ),
-        **ensemble,
-        "seconds_statistics": result.seconds["statistics"],
-        "seconds_training": result.seconds["training"],
-        "epochs": result.best_epoch.tolist(),
-        "epochs_trained": {
-            stage: int(history["loss"].shape[0]) for stage, history in result.history.items()
-        },
-        "peak_memory_mb": peak_memory_mb(spec.device),
-        "version": __version__,
-        "config": spec.as_dict(),
-        "hardware": hardware(spec.device),
-        "graph_summary": dict(summary),
-        "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-    }
 
 
 def write_metrics(path: Path, metrics: Mapping[str, Any]) -> None:
@@ -242,7 +83,6 @@ def require_entries(path: Path, content: Mapping[str, Any], names: Sequence[str]
 # predictions.parquet
 
 _PREDICTION_COLUMNS = ("split", "seed", "node", "role", "label", "prediction")
-_TEXT_COLUMNS = ("role", "label", "prediction")
 
 
 @dataclass(frozen=True)
@@ -324,11 +164,11 @@ def write_predictions(
 
 
 def read_predictions(
-    path: Path, columns: Sequence[str], condition: pc.Expression
+    path: Path, columns: Sequence[str], condition: pc.Expression, *, is_regression: bool = False
 ) -> tuple[pa.Table, list[str]]:
     """Read columns of the rows that meet a condition; return also the names of all columns.
 
-    Roles and classes are read as text, whatever type they are stored as.
+    Roles and classes are read as text and targets as numbers, whatever type they are stored as.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -340,9 +180,10 @@ def read_predictions(
         missing += [name for name in columns if name not in (*names, *missing)]
         if missing:
             raise damaged_file(path, f"lacks the columns {', '.join(missing)}")
+        label = pa.float64() if is_regression else pa.string()
+        kinds = {"role": pa.string(), "label": label, "prediction": label}
         fields = [file.schema_arrow.field(name) for name in columns]
-        text = pa.string()
-        schema = pa.schema([f.with_type(text) if f.name in _TEXT_COLUMNS else f for f in fields])
+        schema = pa.schema([f.with_type(kinds.get(f.name, f.type)) for f in fields])
         # Rows are chosen after reading: statistics in the footer have no checksum.
         parts = [
             pa.Table.from_batches([batch]).cast(schema).filter(condition)
@@ -367,18 +208,18 @@ def read_test_probabilities(
 
     chances = [f"probability_{name}" for name in class_names] or ["prediction"]
     columns = ["split", "seed", "node", "role", "label", *chances]
-    table, _ = read_predictions(path, columns, pc.field("role") == "test")
+    is_test = pc.field("role") == "test"
+    table, _ = read_predictions(path, columns, is_test, is_regression=not class_names)
     if class_names:
         names = pa.array([str(name) for name in class_names])
         classes = pc.fill_null(pc.index_in(table["label"], value_set=names), -1).to_numpy()
     else:
         table = table.drop_null()
-        classes = table["label"].to_numpy().astype(np.float64)
+        classes = table["label"].to_numpy()
     split, seed, nodes = (table[name].to_numpy() for name in ("split", "seed", "node"))
     if nodes.size and not 0 <= int(nodes.min()) <= int(nodes.max()) < num_nodes:
         raise damaged_file(path, f"names nodes beyond the {num_nodes:,} there are")
     rows = np.stack([table[name].to_numpy() for name in chances], axis=1)
-    rows = rows if class_names else rows.astype(np.float64)
     y = hide_labels(np.zeros(num_nodes, classes.dtype if not class_names else np.int64), False)
     y[nodes] = classes
     probabilities = np.zeros((len(replicas), num_nodes, len(chances)), rows.dtype)

@@ -318,13 +318,9 @@ def _read_targets(path: Path) -> Array:
     """Read (2, n) the targets and predictions of labelled test nodes, all runs together."""
     import pyarrow.compute as pc
 
-    table, _ = read_predictions(path, ["role", "label", "prediction"], pc.field("role") == "test")
-    table = table.drop_null()
-    try:
-        columns = [table[name].to_numpy().astype(np.float64) for name in ("label", "prediction")]
-    except ValueError as error:
-        raise damaged_file(path, f"holds text instead of numbers ({error})") from None
-    pairs = np.stack(columns)
+    columns, is_test = ["role", "label", "prediction"], pc.field("role") == "test"
+    table = read_predictions(path, columns, is_test, is_regression=True)[0].drop_null()
+    pairs = np.stack([table[name].to_numpy() for name in ("label", "prediction")])
     return np.asarray(pairs[:, np.isfinite(pairs).all(axis=0)])
 
 
@@ -339,7 +335,6 @@ def rank_nodes(path: Path, metrics: Mapping[str, Any], classes: Sequence[str]) -
         metrics: the content of ``metrics.json``.
         classes: none in regression.
     """
-    import pyarrow as pa
     import pyarrow.compute as pc
 
     positive, split = metrics.get("positive"), metrics["splits"][0]
@@ -348,12 +343,8 @@ def rank_nodes(path: Path, metrics: Mapping[str, Any], classes: Sequence[str]) -
     names = [_CLASS_COLUMN + name for name in ([positive] if positive else classes)]
     names = names or ["prediction"]
     is_outside = (pc.field("split") == split) & pc.field("role").isin(["test", "unlabelled"])
-    table, _ = read_predictions(path, ["split", "role", "node_id", "label", *names], is_outside)
-    if not classes:
-        numbers = [table[name].cast(pa.float64()) for name in ("label", "prediction")]
-        table = table.drop_columns(["label", "prediction"])
-        table = table.append_column("label", pc.if_else(pc.is_nan(numbers[0]), None, numbers[0]))
-        table = table.append_column("prediction", numbers[1])
+    columns = ["split", "role", "node_id", "label", *names]
+    table, _ = read_predictions(path, columns, is_outside, is_regression=not classes)
     has_label = pc.field("label").is_valid()
     unlabelled = table.filter(~has_label)
     table = unlabelled if len(unlabelled) else table.filter(has_label)

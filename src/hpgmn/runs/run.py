@@ -420,9 +420,9 @@ class Run:
             only_new: score the nodes that the trained graph does not have [with ``add``].
         """
         from hpgmn.runs.evaluation import (
-            interval_coverage,
             metric_names,
             predict_labelled,
+            score_intervals,
             score_predictions,
             stored_predictions,
         )
@@ -445,8 +445,7 @@ class Run:
         if len(model.class_names) == 2:
             scored["threshold"] = [decision_threshold(row, positive) for row in model.calibration]
         if not model.class_names:
-            splits = [replica.split for replica in model.replicas]
-            scored["intervals"] = interval_coverage(logits, y, masks, splits, self.metrics)
+            scored["intervals"] = score_intervals(logits, y, masks, self.metrics)
         return {"model": self.spec.model, **about, **scored}
 
     def explain(

@@ -39,14 +39,8 @@ from hpgmn.runs.folder import (
     prepare_folder,
     record_environment,
 )
-from hpgmn.runs.outputs import (
-    NodeTable,
-    TrainingResult,
-    graph_summary,
-    roles,
-    run_metrics,
-    write_history,
-)
+from hpgmn.runs.metrics import TrainingResult, graph_summary, run_metrics
+from hpgmn.runs.outputs import NodeTable, roles, write_history
 from hpgmn.runs.spec import RunSpec, changes, check_seeds, machine_environment
 from hpgmn.shards import ESTIMATOR_FILE, Shards
 from hpgmn.statistics import StatisticsSettings

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -50,6 +51,12 @@ _CONTENTS = {
 
 MAX_SEEDS = 10_000
 """More seeds on each split are probably a mistake, and would not fit memory."""
+
+_ALWAYS = ("graph", "model", "protocol", "metric", "splits", "seeds", "device", "calibrate")
+_IF_SET = (
+    *("positive", "first_seed", "threshold", "deterministic", "refit", "conformal"),
+    *("selection", "tables"),
+)
 
 _SPLITS_REMEDY = Remedy("Choose all, or numbers such as 0,3", option="splits")
 
@@ -114,26 +121,10 @@ class RunSpec:
 
     def as_dict(self) -> dict[str, Any]:
         """Return the content of ``config.yaml``."""
-        return {
-            "graph": self.graph,
-            "model": self.model,
-            "protocol": self.protocol,
-            "metric": self.metric,
-            **({} if self.positive is None else {"positive": self.positive}),
-            "splits": list(self.splits),
-            "seeds": self.seeds,
-            **({"first_seed": self.first_seed} if self.first_seed else {}),
-            "device": self.device,
-            "calibrate": self.calibrate,
-            **({} if self.threshold is None else {"threshold": self.threshold}),
-            **({"deterministic": True} if self.deterministic else {}),
-            **({"refit": True} if self.refit else {}),
-            **({"conformal": True} if self.conformal else {}),
-            **({"selection": dict(self.selection)} if self.selection else {}),
-            **({"tables": dict(self.tables)} if self.tables else {}),
-            "settings": dict(self.settings),
-            "version": __version__,
-        }
+        values = {name: copy(getattr(self, name)) for name in (*_ALWAYS, *_IF_SET, "settings")}
+        unset = [name for name in _IF_SET if values[name] in (None, False, {})]  # 0 is False
+        kept = {name: value for name, value in values.items() if name not in unset}
+        return {**kept, "splits": list(self.splits), "version": __version__}
 
     @classmethod
     def from_dict(cls, content: dict[str, Any]) -> RunSpec:
@@ -145,25 +136,10 @@ class RunSpec:
             for name in ("graph", "model", "settings", "splits", "seeds", "metric"):
                 if content.get(name) is None:
                     raise KeyError(name)
-            return cls(
-                graph=str(content["graph"]),
-                model=str(content["model"]),
-                settings=dict(content["settings"]),
-                splits=tuple(int(split) for split in content["splits"]),
-                seeds=int(content["seeds"]),
-                protocol=content.get("protocol"),
-                metric=str(content["metric"]),
-                device=str(content.get("device") or "cpu"),
-                calibrate=content.get("calibrate") is not False,
-                tables=dict(content.get("tables") or {}),
-                positive=content.get("positive"),
-                deterministic=bool(content.get("deterministic", False)),
-                first_seed=int(content.get("first_seed") or 0),
-                refit=bool(content.get("refit", False)),
-                selection=dict(content.get("selection") or {}),
-                conformal=bool(content.get("conformal", False)),
-                threshold=content.get("threshold"),
-            )
+            names = {info.name for info in fields(cls)}
+            values = {name: copy(value) for name, value in content.items() if name in names}
+            given = {name: value for name, value in values.items() if value is not None}
+            return cls(**{**given, "splits": tuple(given["splits"])})
         except (KeyError, TypeError, ValueError) as error:
             remedy = Remedy("Train again", option="overwrite", value=True) | "Restore it"
             raise SettingError(

@@ -70,7 +70,7 @@ def train(
     device: str | None = None,
     deterministic: bool | None = None,
     calibrate: bool | None = None,
-    threshold: str | None = None,
+    threshold: str | float | None = None,
     conformal: bool | None = None,
     first_seed: int | None = None,
     ensemble: bool = False,
@@ -234,6 +234,7 @@ def read_options(config: str | Path | None, **options: Any) -> dict[str, Any]:
         find_metric(str(merged["metric"]))
     parse_splits(merged.get("splits", "all"))
     if "threshold" in merged:
+        merged["threshold"] = str(merged["threshold"])  # may be a number
         parse_threshold(merged["threshold"])
     return merged
 

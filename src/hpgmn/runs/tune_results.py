@@ -204,13 +204,12 @@ def draw_sensitivity(
     with drawing(width, height, "hpgmn", (0.7, 0.2, 0.5, 0.5)) as figure:
         matplotlib.rcParams["text.parse_math"] = True  # powers of ten on logarithmic axes
         row = figure.subplots(1, len(names), sharey=True, squeeze=False)[0]
+        factor = 1 if metric in TARGET_METRICS else 100
         for axes, name in zip(row, names, strict=True):
-            factor = 1 if metric in TARGET_METRICS else 100
             dots = [(float(values[name]), factor * (score or 0.0)) for values, score in trials]
             _draw_panel(axes, dots, name)
-        row[0].set_ylabel(
-            f"validation {metric.replace('_', ' ')}" + ", %" * (metric not in TARGET_METRICS)
-        )
+        unit = ", %" if factor > 1 else ""
+        row[0].set_ylabel(f"validation {metric.replace('_', ' ')}{unit}")
         figure.suptitle(title, x=0.01, ha="left", parse_math=False)
         figure.legend(*row[0].get_legend_handles_labels(), loc="upper right", ncols=2)
         no_metadata = dict.fromkeys(("Creator", "Date", "Format", "Type"))

@@ -156,5 +156,7 @@ def column_option(name: str, value: Any) -> str:
     """
     if name == "directed":
         return "--directed" if value else "--undirected"
+    if value is False:
+        return ""
     value = tuple(value) if name == "split_by" else value
     return Remedy("", option=name, value=value, flag=FLAGS.get(name)).as_option()

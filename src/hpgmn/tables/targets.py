@@ -36,21 +36,19 @@ def read_targets(
     if not codes or task == "classification":
         return None
     values = [_number(word) for word in words]
-    if task == "auto" and not (
-        all(value is not None for value in values)
-        and any(value is not None and not value.is_integer() for value in values)
-    ):
+    known = [value for value in values if value is not None]
+    has_fractions = len(known) == len(words) and not all(map(float.is_integer, known))
+    if task == "auto" and not has_fractions:
         return None
     where = f"{tables.nodes.label}: column '{tables.label}'"
     for word, value in zip(words, values, strict=True):
-        if not _finite(value):
+        if value is None or not math.isfinite(value):
             what = "which is not finite" if value is not None else "which is no number"
             raise GraphError(
                 f"{where} holds '{word}', {what}.",
                 Remedy("Leave unknown targets empty")
                 | column_remedy("Name another column", "label"),
             )
-    known = [value for value in values if value is not None]
     if tables.preparation is None and onto is None and len(set(known)) == 1:
         raise GraphError(
             f"{where} has a single value, {known[0]:g}, so there is nothing to predict.",
@@ -65,7 +63,3 @@ def _number(word: str) -> float | None:
         return float(word)
     except ValueError:
         return None
-
-
-def _finite(value: float | None) -> bool:
-    return value is not None and math.isfinite(value)
