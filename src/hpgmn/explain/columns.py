@@ -23,8 +23,15 @@ from torch import Tensor
 from hpgmn.base.errors import HPGMNError
 from hpgmn.base.sparse import scale_attributes
 from hpgmn.base.tasks import target_scale
-from hpgmn.explain.explanation import ColumnEffect
-from hpgmn.explain.replicas import ReplicaView, mean_outputs, players, shapley_values, subset_values
+from hpgmn.explain.explanation import TARGETS_NOTE, ColumnEffect
+from hpgmn.explain.replicas import (
+    ReplicaView,
+    by_name,
+    mean_outputs,
+    players,
+    shapley_values,
+    subset_values,
+)
 from hpgmn.graph import Array, Graph
 from hpgmn.models.layers import RowModel
 from hpgmn.models.stage import logits
@@ -290,7 +297,7 @@ def explain_columns(
         for number in np.argsort(-np.abs(effects[0]), kind="stable").tolist()
         if effects[0, number]
     )
-    return found, [COLUMN_EFFECTS_NOTE] if found else []
+    return found, [_effects_note(replicas)] if found else []
 
 
 def affordable_nodes(replicas: Sequence[ReplicaView]) -> int:
@@ -320,13 +327,17 @@ def column_importance(
     sizes = np.abs(effects).mean(axis=0)
     order = [number for number in np.argsort(-sizes, kind="stable").tolist() if sizes[number]]
     importance = {columns.names[number]: float(sizes[number]) for number in order}
-    return importance, [f"{COLUMN_EFFECTS_NOTE} Sizes are averaged over {len(nodes)} nodes."]
+    return importance, [f"{_effects_note(replicas)} Sizes are averaged over {len(nodes)} nodes."]
 
 
 COLUMN_EFFECTS_NOTE = (
     "Contributions of own columns are Shapley values of the log-odds of the class: a node's value "
     "against the mean of the train nodes (of sparse attributes the median), all else unchanged."
 )
+
+
+def _effects_note(replicas: Sequence[ReplicaView]) -> str:
+    return TARGETS_NOTE if replicas[0].is_regression else COLUMN_EFFECTS_NOTE
 
 
 # Statistics
@@ -341,13 +352,19 @@ class Shares:
         values: (n, S) Shapley values: of HP-GMN for the log-probability, of trees for the log-odds,
             of a regression for the target.
         baseline: (n,) of HP-GMN, what is explained with the mean encoding of the train nodes.
-        columns: (n, W) of trees, the contribution of each column.
+        columns: (n, W) of trees, the contribution of each column of ``column_names``.
     """
 
     names: list[str]
     values: Array
     baseline: Array | None = None
     columns: Array | None = None
+    column_names: Sequence[str] = ()
+
+    def of(self, index: int) -> tuple[dict[str, float], dict[str, float]]:
+        """Return what statistics, and columns of trees, contribute to one of the nodes."""
+        columns = np.empty(0) if self.columns is None else self.columns[index]
+        return by_name(self.names, self.values[index]), by_name(self.column_names, columns)
 
 
 def statistic_shares(replicas: Sequence[ReplicaView], nodes: Array, labels: Array) -> Shares:
@@ -358,7 +375,8 @@ def statistic_shares(replicas: Sequence[ReplicaView], nodes: Array, labels: Arra
         owners = np.array([column.statistic for column in first.columns])
         names = list(dict.fromkeys(owners.tolist()))
         sums = [columns[:, owners == name].sum(axis=1) for name in names]
-        return Shares(names, np.stack(sums, axis=1), columns=columns)
+        column_names = [column.name for column in first.columns]
+        return Shares(names, np.stack(sums, axis=1), None, columns, column_names)
     if not first.reads_statistics:
         return Shares([], np.empty((len(nodes), 0)))
     subsets = subset_values(replicas, nodes, labels)

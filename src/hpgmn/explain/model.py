@@ -15,13 +15,7 @@ import numpy as np
 import torch
 
 from hpgmn.explain.columns import Shares, column_importance, statistic_shares
-from hpgmn.explain.explanation import (
-    COLUMNS_NOTE,
-    TARGETS_NOTE,
-    LabelCandidate,
-    ModelExplanation,
-    Pattern,
-)
+from hpgmn.explain.explanation import COLUMNS_NOTE, LabelCandidate, ModelExplanation, Pattern
 from hpgmn.explain.replicas import (
     REDUNDANT_FROM,
     UNUSED_BELOW,
@@ -133,13 +127,12 @@ def _explanation(
 ) -> ModelExplanation:
     first, probabilities = replicas[0], mean_probabilities(replicas)
     columns, notes = column_importance(replicas, sample.nodes, sample.labels)
-    notes = ([COLUMNS_NOTE] if first.columns else []) + notes + missing_notes(replicas)
+    if not first.is_regression:
+        notes = ([COLUMNS_NOTE] if first.columns else []) + notes + missing_notes(replicas)
     patterns: tuple[Pattern, ...] = ()
     redundant: tuple[tuple[int, ...], ...] = ()
     unused: tuple[int, ...] = ()
-    if first.is_regression:
-        notes = [TARGETS_NOTE]
-    elif first.attention is not None:
+    if first.attention is not None and not first.is_regression:
         description = describe_patterns(first, probabilities)
         patterns = tuple(
             description.explanation(first.graph, k, float(description.usage[k]), names)

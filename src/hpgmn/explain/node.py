@@ -57,11 +57,8 @@ def explain_node(
     probabilities = mean_probabilities(replicas)
     label = int(predicted_labels(replicas, probabilities[[position]])[0])
     shares = statistic_shares(replicas, np.array([position]), np.array([label]))
-    statistics, columns = _ranked(shares.names, shares.values[0]), {}
-    notes = [SHARES_NOTE] if statistics else []
-    if shares.columns is not None:
-        columns = _ranked([column.name for column in first.columns], shares.columns[0])
-        notes = [COLUMNS_NOTE]
+    statistics, columns = map(_ranked, shares.of(0))
+    notes = [COLUMNS_NOTE if columns else SHARES_NOTE] if statistics else []
     column_effects, column_notes = explain_columns(replicas, position, label)
     support = neighbor_support(replicas, position, label, most=most)
     turned, patterns, train_label = None, None, first.train_labels[position]
@@ -69,6 +66,8 @@ def explain_node(
         turned = turning_point(replicas, position, label, support)
         patterns = None if first.attention is None else describe_patterns(first, probabilities)
     notes += [*column_notes, *node_notes(replicas, support), *missing_notes(replicas)]
+    if first.is_regression:
+        notes = [TARGETS_NOTE, *column_notes]
     attention = np.zeros(0) if patterns is None else patterns.attention[position]
     most_attended = np.argsort(-attention, kind="stable")[:PATTERNS].tolist()
     return Explanation(
@@ -86,7 +85,7 @@ def explain_node(
         neighbors=_neighbors(first, position, support, names, probabilities),
         without=_without(replicas, support.neighbors[: support.removed], support.without, names),
         turning=None if turned is None else _without(replicas, *turned, names),
-        notes=(TARGETS_NOTE,) if first.is_regression else tuple(notes),
+        notes=tuple(dict.fromkeys(notes)),
         columns=columns,
         column_effects=column_effects,
         main_reason=main_reason(
@@ -128,8 +127,8 @@ def _candidates(name: str, ids: Array) -> Array:
     return ids[:_COMPARED]
 
 
-def _ranked(names: Sequence[str], values: Array) -> dict[str, float]:
-    return dict(sorted(by_name(names, values).items(), key=lambda pair: -pair[1]))
+def _ranked(values: dict[str, float]) -> dict[str, float]:
+    return dict(sorted(values.items(), key=lambda pair: -pair[1]))
 
 
 def _neighbors(

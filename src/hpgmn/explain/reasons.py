@@ -10,7 +10,7 @@ import torch
 from hpgmn.explain.columns import FEW_EVALUATIONS, OwnAttributes, explain_columns, statistic_shares
 from hpgmn.explain.descriptions import describe_statistic
 from hpgmn.explain.explanation import ColumnEffect
-from hpgmn.explain.replicas import ReplicaView, by_name, open_replicas
+from hpgmn.explain.replicas import ReplicaView, open_replicas
 from hpgmn.graph import Array, Graph
 from hpgmn.training.ensemble import Predictor, SavedEnsemble
 from hpgmn.training.saved import SavedModel
@@ -30,13 +30,11 @@ def main_reasons(
         model = model.members[model.explained()[0]]
     assert isinstance(model, SavedModel)
     replicas, labels = open_replicas(model, graph, device), np.full(len(nodes), label)
-    shares, found = statistic_shares(replicas, nodes, labels), []
-    for index, node in enumerate(nodes.tolist()):
-        statistics, columns = by_name(shares.names, shares.values[index]), {}
-        if shares.columns is not None:
-            names = [column.name for column in replicas[0].columns]
-            columns = by_name(names, shares.columns[index])
-        found.append(main_reason(replicas, node, label, model.class_names, statistics, columns))
+    shares = statistic_shares(replicas, nodes, labels)
+    found = [
+        main_reason(replicas, node, label, model.class_names, *shares.of(index))
+        for index, node in enumerate(nodes.tolist())
+    ]
     return np.asarray([reason or None for reason in found], dtype=object)
 
 
@@ -72,7 +70,8 @@ def main_reason(
             return describe_statistic(best) if statistics else ""
         return f"{largest} ({largest.effect:{'+.3g' if first.is_regression else '+.2f'}})"
     if columns:
-        return max(columns, key=lambda name: size(columns[name]))
+        own: list[str] = [one.name for one in first.columns if one.statistic == best]
+        return max(own, key=lambda name: size(columns[name]))
     base, _, edge_type = best.removesuffix(")").partition(" (")
     reason = ""
     if base in ("class_counts", "class_means") and not first.is_regression:

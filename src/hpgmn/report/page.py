@@ -19,8 +19,8 @@ from hpgmn.base.metrics import metric_words
 from hpgmn.evaluation.rankings import noise_words
 from hpgmn.evaluation.scores import class_scores
 from hpgmn.explain.descriptions import DIRECTIONS, describe_statistic
-from hpgmn.report import members, model_plots, plots, targets
-from hpgmn.report.probabilities import calibration_content, ranking_content
+from hpgmn.report import members, model_plots, plots
+from hpgmn.report.predictions import calibration_content, ranking_content, target_content
 from hpgmn.report.rendering import (
     METRIC_NAMES,
     LearningCurves,
@@ -79,7 +79,7 @@ def render_report(data: ReportData) -> str:
             "curves": sections.curves(_curves(data), data.explained_member),
         }
         if data.is_regression:
-            bodies["targets"] = sections.targets(**targets.section(data))
+            bodies["targets"] = sections.targets(**target_content(data))
         else:
             bodies["classes"] = sections.classes(**_class_scores(data), **_confusion(data))
         if calibration := mapping(data.metrics.get("calibration")):
