@@ -92,6 +92,8 @@ def noise_words(noise: dict[str, Any], name: str) -> str:
     >>> noise_words({"positives": 12, "standard_error": 0.0834}, "roc_auc")
     '12 positive validation nodes: the standard error of their roc_auc is about 8.3 points.'
     """
+    if noise["positives"] < 3:  # resampling the same few nodes shows no error
+        return f"Fewer than 3 positive validation nodes: their {name} says next to nothing."
     return (
         f"{noise['positives']} positive validation nodes: the standard error of their {name} is "
         f"about {100 * noise['standard_error']:.1f} points."
