@@ -5,7 +5,7 @@ import pytest
 
 from hpgmn.explain.descriptions import describe_statistic
 from hpgmn.explain.node import explain_node
-from hpgmn.explain.reasons import main_reasons
+from hpgmn.explain.reasons import main_reason, main_reasons
 from hpgmn.explain.replicas import mean_probabilities, open_replicas
 
 
@@ -64,3 +64,13 @@ def test_other_models_have_reasons_too(small_graph, fit, model):
             assert reason is None
         else:
             assert (reason or "") == explain_node(saved, small_graph, node).main_reason
+
+
+def test_the_column_of_trees_belongs_to_the_largest_statistic(small_graph, fit):
+    replicas = open_replicas(fit(small_graph, "boosting"), small_graph)
+    columns = replicas[0].columns
+    own = next(column.name for column in columns if column.statistic == "attributes")
+    near = next(column.name for column in columns if column.statistic == "class_counts")
+    values = {column.name: 0.0 for column in columns} | {own: 0.9, near: 0.5}
+    shares = {"attributes": 0.4, "class_counts": 0.5}
+    assert main_reason(replicas, 0, 0, ("0", "1", "2"), shares, values) == near

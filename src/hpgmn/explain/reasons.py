@@ -70,7 +70,8 @@ def main_reason(
             return describe_statistic(best) if statistics else ""
         return f"{largest} ({largest.effect:{'+.3g' if first.is_regression else '+.2f'}})"
     if columns:
-        return max(columns, key=lambda name: size(columns[name]))
+        own: list[str] = [one.name for one in first.columns if one.statistic == best]
+        return max(own, key=lambda name: size(columns[name]))
     base, _, edge_type = best.removesuffix(")").partition(" (")
     reason = ""
     if base in ("class_counts", "class_means") and not first.is_regression:
