@@ -144,9 +144,9 @@ class _NodeEstimator:
         for line in check_split(graph, chosen, split if train is None else "given"):
             logger.warning("Graph '%s'. %s", graph.name, line)
         if graph.is_regression != self._is_regression:
-            kind, other = ("classes", "HPGMNClassifier")
+            kind, other = "classes", "HPGMNClassifier"
             if graph.is_regression:
-                kind, other = ("numbers", "HPGMNRegressor")
+                kind, other = "numbers", "HPGMNRegressor"
             raise HPGMNError(f"The labels of '{graph.name}' are {kind}.", f"Use {other}")
         require_metric(self.metric, graph.num_classes, f"'{graph.name}'")
         labels = seen_labels(graph, [chosen])

@@ -77,6 +77,17 @@ def test_the_threshold_of_the_run_decides(rare_run, rare_graph):
     assert opened.predict().labels.tolist() == found.labels.tolist()
 
 
+def test_confidence_is_the_probability_of_the_predicted_class(rare_run):
+    found = rare_run.predict(threshold=0.01)
+    column = np.where(found.labels == "mule", 1, 0)
+    assert (found.probabilities[:, 1] < 0.5)[column == 1].any()  # decided by the threshold
+    np.testing.assert_array_equal(
+        found.confidence, np.take_along_axis(found.probabilities, column[:, None], 1)[:, 0]
+    )
+    kept = rare_run.predict(threshold=0.01, min_confidence=0.5)
+    assert [label is None for label in kept.labels] == (found.confidence < 0.5).tolist()
+
+
 def test_another_threshold_replaces_that_of_the_run(rare_run, rare_graph):
     found = rare_run.predict(threshold=0.3)
     assert (found.labels == "mule").tolist() == (found.probabilities[:, 1] >= 0.3).tolist()
@@ -138,6 +149,21 @@ def test_sets_come_from_the_reserved_nodes(rare_graph, tmp_path):
     assert len(run.metrics["prediction_sets"]) == 6
     with pytest.raises(SettingError, match="coverage"):
         run.predict(coverage=90)
+
+
+def test_sets_of_a_graph_as_of_a_date_are_those_that_were_measured(tmp_path):
+    nodes, edges = hpgmn.bank_transfers(0)
+    graph = hpgmn.from_tables(nodes, edges, label="fraud", as_of="2025-03-15")
+    graph = graph.with_splits(hpgmn.random_splits(graph, 1))
+    settings = {"epochs": 40, "hidden_dim": 16}
+    run = hpgmn.train(
+        graph, model="mlp", settings=settings, conformal=True, out=tmp_path, report=False
+    )
+    sets = run.predict(coverage=0.9, by_class=True).sets[graph.split(0).test]
+    [row] = [
+        row for row in run.metrics["prediction_sets"] if row["by_class"] and row["coverage"] == 0.9
+    ]
+    assert sets.sum(axis=1).mean() == pytest.approx(row["mean_size"])
 
 
 def test_the_top_of_a_regression_are_the_highest_predictions(rare_graph, tmp_path):

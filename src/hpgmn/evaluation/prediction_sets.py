@@ -19,20 +19,21 @@ def lowest_probabilities(
 ) -> Array:
     """Return (C,) the probability from which a class belongs to a set; -inf: always.
 
-    The score of a reserved node is 1 minus the probability of its class, which gives the smallest
-    sets on average. The quantile of these scores holds for new nodes of the same kind.
+    The score of a reserved node is minus the probability of its class, which gives the smallest
+    sets on average (1 minus it would round small ones away). The quantile of these scores holds
+    for new nodes of the same kind.
 
     Args:
         probabilities: (n, C) of the reserved nodes.
         labels: (n,) their classes.
         by_class: hold the coverage for the nodes of each class, not only for all together.
     """
-    scores, classes = 1 - probabilities[np.arange(labels.size), labels], probabilities.shape[1]
+    scores, classes = -probabilities[np.arange(labels.size), labels], probabilities.shape[1]
     if by_class:
         quantiles = [conformal_quantile(scores[labels == c], coverage) for c in range(classes)]
     else:
         quantiles = [conformal_quantile(scores, coverage)] * classes
-    return 1 - np.asarray(quantiles)
+    return -np.asarray(quantiles)
 
 
 def prediction_sets(probabilities: Array, lowest: Array) -> Array:
@@ -41,7 +42,7 @@ def prediction_sets(probabilities: Array, lowest: Array) -> Array:
     >>> prediction_sets(np.array([[0.6, 0.4], [0.9, 0.1]]), np.array([0.3, 0.3])).tolist()
     [[True, True], [True, False]]
     """
-    sets = probabilities >= lowest - 1e-12
+    sets = probabilities >= lowest
     sets[np.arange(len(sets)), probabilities.argmax(axis=1)] = True
     return np.asarray(sets)
 

@@ -25,6 +25,7 @@ class Predictions:
     Attributes:
         node_ids: (M,) the nodes' ids, or their positions in a graph without ids.
         labels: (M,) names of the predicted classes, None below the required confidence.
+        confidence: (M,) the probability of the predicted class; empty of a regression.
         probabilities: (M, C) calibrated.
         class_names: C of them.
         split: whose models predict.
@@ -41,6 +42,7 @@ class Predictions:
 
     node_ids: Array
     labels: Array
+    confidence: Array
     probabilities: Array
     class_names: tuple[str, ...]
     split: int
@@ -51,11 +53,6 @@ class Predictions:
     half_widths: Mapping[float, float | None] = field(default_factory=dict)
     sets: Array | None = None
     threshold: tuple[str, float] | None = None
-
-    @property
-    def confidence(self) -> Array:
-        """(M,) the probability of the most probable class."""
-        return np.asarray(self.probabilities.max(axis=1))
 
     @property
     def intervals(self) -> dict[str, Array]:

@@ -282,9 +282,11 @@ class Run:
             calibration = calibration.copy()
             calibration[2] = self._threshold_offset(str(threshold), number)
         names = np.asarray(models.class_names, dtype=object)
+        confidence = np.empty(0)
         if names.size:
-            labels = names[predicted_classes(probabilities, calibration)]
-            labels[probabilities.max(axis=1) < min_confidence] = None
+            classes = predicted_classes(probabilities, calibration)
+            confidence = probabilities[np.arange(len(classes)), classes]
+            labels = np.where(confidence < min_confidence, None, names[classes])
         else:
             labels, probabilities = probabilities[:, 0], probabilities[:, :0]
         sets = None
@@ -299,6 +301,7 @@ class Run:
         return Predictions(
             node_ids=ids,
             labels=labels,
+            confidence=confidence,
             probabilities=probabilities,
             class_names=models.class_names,
             split=number,
@@ -356,7 +359,9 @@ class Run:
             split = reserve_calibration(split, number, self.graph.node_ids)
         nodes = np.flatnonzero(getattr(split, part))
         models = self.models_of(number)[1]
-        chances = models.mean_probabilities(self.graph, self.device, nodes=nodes)
+        # Selection sees no later edges; reserved nodes stand for those to predict.
+        graph = self.graph if part == "val" else self.graph.full
+        chances = models.mean_probabilities(graph, self.device, nodes=nodes)
         return chances.numpy(), self.graph.y[nodes]
 
     def _prediction_sets(

@@ -57,6 +57,11 @@ _IF_SET = (
     *("positive", "first_seed", "threshold", "deterministic", "refit", "conformal"),
     *("selection", "tables"),
 )
+_COPIED = (
+    *("seeds", "protocol", "calibrate", "tables", "deterministic", "first_seed", "refit"),
+    "threshold",
+)
+"""Options that need no choice, with the defaults of :class:`RunSpec`."""
 
 _SPLITS_REMEDY = Remedy("Choose all, or numbers such as 0,3", option="splits")
 
@@ -180,22 +185,15 @@ def make_spec(
         model=name,
         settings=values,
         splits=numbers,
-        seeds=options.get("seeds", 1),
-        protocol=options.get("protocol"),
         metric=metric,
         device=options["device"],
-        calibrate=options.get("calibrate", True),
-        tables=options.get("tables", {}),
         positive=positive_class(
             "average_precision" if options.get("threshold") else metric,
             *(labels, graph.class_names, options.get("positive")),
         ),
-        deterministic=options.get("deterministic", False),
-        first_seed=options.get("first_seed", 0),
-        refit=options.get("refit", False),
         selection=selection,
         conformal=options.get("conformal", False) or graph.is_regression,
-        threshold=options.get("threshold"),
+        **{name: options[name] for name in _COPIED if name in options},
     )
 
 
