@@ -159,7 +159,7 @@ def test_training_sees_no_later_edge(tmp_path, model):
             "several do: 'sent', 'booked'.*edge_time",
         ),
         ({"step": list(range(160))}, {"edge_time": "step", "as_of": "x"}, "as_of takes a number"),
-        ({}, {"edge_time": "kind", "as_of": "2024-01-20"}, "neither a number nor a date"),
+        ({}, {"edge_time": "kind", "as_of": "2024-01-20"}, "neither numbers nor dates"),
         ({"time": [None] * 160}, {"edge_time": "time", "as_of": "7"}, "is empty: no edge is left"),
         ({}, {"as_of": 20}, r"as_of takes a date in quotes \(got 20\)"),
     ],

@@ -11,16 +11,8 @@ from typing import TYPE_CHECKING, Any
 from hpgmn.base.errors import GraphError, Remedy, SettingError, count_noun, list_names, nearest
 from hpgmn.tables.options import FLAGS, LISTS, NAMES, TASKS, Columns, column_remedy
 from hpgmn.tables.preparation import Preparation
-from hpgmn.tables.sources import (
-    EDGE_LISTS,
-    TABLES,
-    Table,
-    is_date,
-    is_numeric,
-    not_numeric,
-    open_table,
-)
-from hpgmn.tables.splitting import SPLIT_BY
+from hpgmn.tables.sources import EDGE_LISTS, TABLES, Table, is_date, not_numeric, open_table
+from hpgmn.tables.splitting import SPLIT_BY, time_type
 
 if TYPE_CHECKING:
     from hpgmn.tables.memory import Network
@@ -390,13 +382,11 @@ def _edge_time(table: Table, columns: Columns) -> str | None:
     """Return the column with the times of edges: the named one, or the only one with dates."""
     name, kinds = columns.edge_time, table.types
     if name:
-        if not (is_date(kinds[name]) or is_numeric(kinds[name])):
-            row, value = table.first_text(name) or (0, "")
-            raise GraphError(
-                f"{table.label}: column '{name}' holds '{value}' in {table.row(row)}, neither a "
-                "number nor a date such as 2024-03-01.",
-                column_remedy("Name another column", "edge_time"),
-            )
+        try:
+            time_type(table, name)
+        except ValueError as error:
+            remedy = column_remedy("Name another column", "edge_time")
+            raise GraphError(f"{table.label}: column '{name}' {error}.", remedy) from None
         return name
     dates = [name for name, kind in kinds.items() if is_date(kind)]
     usual = [name for name in dates if name.strip().casefold() in _TIMES]

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from hpgmn.base.edge_types import MISSING
 from hpgmn.base.errors import GraphError, Remedy, SettingError
-from hpgmn.tables.column_types import Category, Column, Date, Number, describe_days
+from hpgmn.tables.column_types import Category, Column, Date, describe_days
 from hpgmn.tables.columns import Tables
 from hpgmn.tables.edge_columns import EdgeColumnReader
 from hpgmn.tables.options import column_remedy
@@ -33,7 +33,7 @@ from hpgmn.tables.sources import (
     is_date,
     number_words,
 )
-from hpgmn.tables.splitting import read_times
+from hpgmn.tables.splitting import read_times, time_type
 
 logger = logging.getLogger(__name__)
 
@@ -116,9 +116,9 @@ def read_edges(
         read_as[tables.edge_type] = TEXT
     limit = None if tables.as_of is None else time_limit(tables)
     time, times = tables.edge_time or "", np.empty(0 if limit is None else num_edges)
-    time_type = Date if time and is_date(table.types[time]) else Number
     if limit is not None:
-        read_as[time] = time_type.read_as
+        kind_of_time = time_type(table, time)
+        read_as[time] = kind_of_time.read_as
     type_numbers: dict[str, int] = {}
     edge_index = np.empty((2, num_edges), np.int32)
     edge_weight = None if tables.weight is None else np.empty(num_edges, np.float32)
@@ -155,11 +155,12 @@ def read_edges(
             words = as_text(
                 table, tables.edge_type, group.column(tables.edge_type).combine_chunks()
             )
-            numbers = number_words(words.fill_null(""), type_numbers, _type_name)
-            edge_type[start : start + size] = numbers
+            edge_type[start : start + size] = number_words(
+                words.fill_null(""), type_numbers, lambda word: canonical(word.strip()) or MISSING
+            )
         if limit is not None:
             column = group.column(time).combine_chunks()
-            times[start : start + size] = time_type.read(table, time, column)
+            times[start : start + size] = kind_of_time.read(table, time, column)
         reader.add(group, start)
         start += size
         progress(f"Reading the edges in {table.label}", start, num_edges)
@@ -263,10 +264,6 @@ def _are_early(tables: Tables, times: Array, limit: float, log: Log) -> Array:
         "ones for tests and predictions only."
     )
     return is_early
-
-
-def _type_name(word: str) -> str:
-    return canonical(word.strip()) or MISSING
 
 
 def _handle_unknown(tables: Tables, unknown: Faults, guess: Remedy | None, log: Log) -> None:

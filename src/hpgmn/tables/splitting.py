@@ -8,7 +8,7 @@ import numpy as np
 
 from hpgmn.base.errors import GraphError, Remedy, count_noun
 from hpgmn.base.tasks import is_known
-from hpgmn.tables.column_types import Category, Date, Number, parse_date
+from hpgmn.tables.column_types import Category, Column, Date, Number, parse_date
 from hpgmn.tables.preparation import read_values
 from hpgmn.tables.sources import Array, Table
 
@@ -65,9 +65,14 @@ def _unused(without: Array, noun: str) -> str:
 
 def read_times(table: Table, name: str) -> Array:
     """Read numbers, or dates in days; missing ones are NaN."""
+    return read_values(table, {name: time_type(table, name)})[name]
+
+
+def time_type(table: Table, name: str) -> type[Column]:
+    """Return the type of a column of times; ValueError if it has none."""
     for column_type in (Number, Date):
         if column_type.holds(table.types[name]):
-            return read_values(table, {name: column_type})[name]
+            return column_type
     row, value = table.first_text(name) or (0, "")
     example = f" ('{value}' in {table.row(row)})" if value else ""
     date = parse_date(value)
