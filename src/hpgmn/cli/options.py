@@ -110,7 +110,10 @@ def refuse_url(option: str, path: Path | None) -> None:
 def require_graph(graph: str | None, add: bool) -> None:
     """Refuse --add without tables."""
     if add and graph is None:
-        raise SettingError("--add is about tables of new nodes and edges.", "Name their folder.")
+        raise SettingError(
+            "--add is about tables of new nodes and edges.",
+            "Name their folder (hpgmn explain: --graph FOLDER)",
+        )
 
 
 # Columns of tables.

@@ -272,7 +272,8 @@ class Graph:
         if self.splits is None:
             raise GraphError(
                 f"Graph '{self.name}' has no splits.",
-                "Pass train_mask, val_mask and test_mask, or call hpgmn.random_splits(graph)",
+                "Pass train_mask, val_mask and test_mask, or use "
+                "graph.with_splits(hpgmn.random_splits(graph))",
             )
         if not 0 <= index < len(self.splits):
             last = len(self.splits) - 1

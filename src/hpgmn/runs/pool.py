@@ -217,6 +217,8 @@ def train_pool(
     untried = ", ".join(row["name"] for row in rows if row["failure"] == work.untried_reason())
     if untried:
         training.notify(f"Not tried ({work.untried_reason()}): {untried}.")
+    if work.cut:
+        training.notify(f"Stopped early by the time limit: {', '.join(work.cut)}.")
     return Pool(trained, rows, sum(row["seconds"] for row in rows), work.is_interrupted)
 
 
@@ -234,6 +236,7 @@ class _PoolWork:
         self.schedule = _read_schedule(self.states / SCHEDULE_FILE)
         self.is_interrupted = False
         self.errors: list[HPGMNError] = []
+        self.cut: list[str] = []  # members that the limit ended before their time
         self.best = -math.inf  # the best mean validation score so far
         self.counts_epochs = training.spec.deterministic
         self.limit: float = math.inf
@@ -245,6 +248,7 @@ class _PoolWork:
         self.epochs: int = epochs + sum(row["epochs"] for row in dropped)
         self.started = time.perf_counter()
         self.member_end: float = -math.inf  # what is left when the member in training must finish
+        self.is_cut = False  # whether it had to
 
     @property
     def left(self) -> float:
@@ -289,6 +293,7 @@ class _PoolWork:
         started, before = time.perf_counter() - seconds, self.epochs - epochs
         earlier = epochs if self.counts_epochs else seconds
         self.member_end = self.left + earlier - MEMBER_SHARE * self.limit
+        self.is_cut = False
         try:
             result = self._fit(member, row)
         except (OtherTrainingError, WriteError):  # a changed graph, a full disk: no member's fault
@@ -302,6 +307,8 @@ class _PoolWork:
             shutil.rmtree(self.states / member.name, ignore_errors=True)
             self._write_schedule()
             return None, row
+        if self.is_cut:
+            self.cut.append(member.name)
         if not row["val_score"]:
             row["epochs"] = self.epochs - before
             self._record(row, result)
@@ -346,7 +353,8 @@ class _PoolWork:
     def _finishes(self) -> bool:
         """Count an epoch; return whether the member in training must finish now."""
         self.epochs += 1
-        return self.is_over() or self.left <= self.member_end
+        self.is_cut = self.is_over() or self.left <= self.member_end
+        return self.is_cut
 
     def _on_epoch(self, row: dict[str, Any], now: Progress) -> None:
         """Compare the member at a rung, and report the best score so far and what is left."""
