@@ -20,7 +20,7 @@ import scipy.sparse as sp
 import torch
 from torch import Tensor
 
-from hpgmn.base.errors import HPGMNError
+from hpgmn.base.errors import HPGMNError, Remedy
 from hpgmn.base.sparse import scale_attributes
 from hpgmn.base.tasks import target_scale
 from hpgmn.explain.explanation import TARGETS_NOTE, ColumnEffect
@@ -149,7 +149,8 @@ def column_shapley(
     if players.size > MOST_COLUMNS:
         raise HPGMNError(
             f"{players.size:,} columns of the node differ from the baseline: more than "
-            f"{MOST_COLUMNS:,} are not explained."
+            f"{MOST_COLUMNS:,} are not explained.",
+            "Train with fewer columns",
         )
     random = np.random.default_rng(0)
     steps = np.arange(players.size + 1)[:, None]
@@ -255,13 +256,17 @@ def column_effects(
     """
     first, model = replicas[0], OwnAttributes(replicas, nodes)
     if first.reads_statistics and "attributes" not in first.module.names:
-        raise HPGMNError("The model does not read a node's own attributes.")
+        raise HPGMNError(
+            "The model does not read a node's own attributes.",
+            Remedy("Train one that does", setting="statistics"),
+        )
     if model.needs_passes:
         evaluations = min(evaluations, MOST_PASSES)
         if len(columns.names) > evaluations // 4:
             raise HPGMNError(
                 f"{first.entry.name} has to be run again for each of {len(columns.names)} columns, "
-                "so they have no effects."
+                "so they have no effects.",
+                "Explain HP-GMN, an MLP, LINKX or boosting, or train with fewer columns",
             )
     baseline = baseline_row(first)
     found = [
