@@ -395,3 +395,14 @@ def test_attributes_of_networkx_edges_are_aggregated():
     assert graph.feature_names.tolist() == expected.feature_names.tolist()
     np.testing.assert_allclose(graph.x, expected.x)
     assert Graph.from_networkx(network, edge_drop=["amount", "kind"]).num_features == 1
+
+
+@pytest.mark.parametrize("form", ["%m/%d/%Y", "%d.%m.%Y %H:%M"])
+def test_dates_in_another_form_are_left_out_with_a_warning(form, caplog):
+    start = datetime.datetime(2025, 1, 1)
+    days = [start + datetime.timedelta(hours=9 * (k // 2)) for k in range(400)]
+    nodes = {"id": list(range(20)), "size": list(range(20))}
+    ends = {"source": [k % 20 for k in range(400)], "target": [k % 7 for k in range(400)]}
+    graph = from_tables(nodes, ends | {"when": [day.strftime(form) for day in days]})
+    assert not any("when" in name for name in graph.feature_names)
+    assert "dates not written as 2025-" in caplog.text

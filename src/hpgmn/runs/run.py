@@ -286,7 +286,8 @@ class Run:
         if names.size:
             classes = predicted_classes(probabilities, calibration)
             confidence = probabilities[np.arange(len(classes)), classes]
-            labels = np.where(confidence < min_confidence, None, names[classes])
+            labels = names[classes]
+            labels[confidence < min_confidence] = None
         else:
             labels, probabilities = probabilities[:, 0], probabilities[:, :0]
         sets = None

@@ -55,6 +55,7 @@ _LOCAL_NUMBER = re.compile(
     r"[€$£]?\s?[+-]?(\d+|\d{1,3}([.,' ]\d{3})+)([.,]\d+)?\s?(%|[€$£]|[A-Z]{3})?"
 )
 _FORM_SAMPLE = 100  # words whose form is looked at
+_TIME_OF_DAY = re.compile(r"[ T]\d?\d:\d\d.*$")
 _OTHER_DATES = ("%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y", "%d-%m-%Y", "%d.%m.%y", "%Y/%m/%d", "%Y.%m.%d")
 
 
@@ -363,8 +364,9 @@ class Category(Column):
             _refuse_mixed(sample, len(present))
             mean_length = sum(map(len, present)) / len(present)
             seldom_repeats = 2 * len(words) > len(present)
-            if seldom_repeats and (other_form := _other_form(words)):
-                return other_form
+            is_varied = seldom_repeats or len(words) > ONE_HOT
+            if is_varied and (form := other_form(words)):
+                return form
             if seldom_repeats and (len(words) > ONE_HOT or mean_length >= LONG_TEXT):
                 return "free text or names"
         if len(words) > ONE_HOT:
@@ -445,17 +447,22 @@ def describe_days(days: float, precision: str = "auto") -> str:
 
 
 def parse_date(word: str) -> datetime.date | None:
-    """Parse a date in a usual form other than ISO 8601."""
+    """Parse a date in a usual form other than ISO 8601; a time of day may follow.
+
+    >>> parse_date("31.01.2025 02:21")
+    datetime.date(2025, 1, 31)
+    """
+    day = _TIME_OF_DAY.sub("", word.strip())
     for form in _OTHER_DATES:
         with contextlib.suppress(ValueError):
-            return datetime.datetime.strptime(word.strip(), form).date()
+            return datetime.datetime.strptime(day, form).date()
     return None
 
 
-def _other_form(words: Sequence[str]) -> str | None:
+def other_form(words: Sequence[str]) -> str | None:
     """Return what words are if they are dates or numbers, some of them in another form than ours.
 
-    >>> _other_form(["03.04.2024", "2024-04-05"]), _other_form(["1,5", "12"]), _other_form(["x"])
+    >>> other_form(["03.04.2024", "2024-04-05"]), other_form(["1,5", "12"]), other_form(["x"])
     ('dates not written as 2024-04-03', 'numbers not written as 1234.5', None)
     """
     words = words[:: -(-len(words) // _FORM_SAMPLE)]

@@ -31,6 +31,7 @@ from hpgmn.tables.column_types import (
     Number,
     Sample,
     Time,
+    other_form,
 )
 from hpgmn.tables.columns import Tables
 from hpgmn.tables.preparation import (
@@ -107,7 +108,8 @@ class EdgeColumnReader:
             many = max(_MANY_WORDS, (start + len(block)) // 2)
             is_open = self._fitted is None and name not in self._categories
             if is_open and len(self._words[name]) > many:
-                self._left_out[name] = "free text or names"  # before they fill the memory
+                words = list(self._words[name])  # left out before they fill the memory
+                self._left_out[name] = other_form(words) or "free text or names"
 
     def finish(self, is_known: Array, log: Log) -> tuple[tuple[Column, ...], Array | None]:
         """Return the fitted columns and (E, columns) values of the edges marked in ``is_known``."""
