@@ -659,3 +659,14 @@ def test_classes_that_are_probably_one_are_warned_about(write_tables, caplog):
     assert graph.class_names == ("1", "1.0", "2")
     assert len(caplog.messages) == 1
     assert "differ only by case, spaces or a trailing '.0': '1' and '1.0'" in caplog.messages[0]
+
+
+def test_many_integers_are_read_as_classes_with_a_warning(caplog):
+    nodes = {"id": list(range(90)), "size": list(range(90)), "label": [k % 30 for k in range(90)]}
+    edges = {"source": [0, 1], "target": [1, 2]}
+    graph = Graph.from_tables(nodes, edges)
+    assert graph.num_classes == 30
+    assert "regression" in caplog.text
+    caplog.clear()
+    Graph.from_tables(nodes | {"label": [k % 10 for k in range(90)]}, edges)
+    assert "regression" not in caplog.text

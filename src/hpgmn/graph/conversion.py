@@ -60,7 +60,7 @@ def _with_edge_attributes(make: Any, graph: Any, values: Any, options: Mapping[s
     if len(values) != graph.num_listed_edges or values.ndim > 2 or not np.isfinite(values).all():
         raise GraphError(
             f"edge_attr must be finite numbers, one row for each of {graph.num_listed_edges} edges "
-            f"(got shape {values.shape}).",
+            f"(got shape {values.shape}, {(~np.isfinite(values)).sum():,} values not finite).",
             "Correct it, or set it to None",
         )
     values = values.reshape(len(values), -1)

@@ -53,6 +53,8 @@ ROLES = {
 
 MAX_CLASSES, MANY_CLASSES, FEW_NODES = 1_000, 100, 5
 """Labels are refused above the first, or above the second with fewer nodes per class than this."""
+SOME_CLASSES = 20
+"""More classes than this that are integers are probably numbers."""
 
 _FEW_REPEATS = 0.05  # the share of repeated edges that may be accidents
 _BATCH_VALUES = 1 << 22
@@ -299,6 +301,7 @@ def check_labels(tables: Tables, y: Array, class_names: Sequence[str]) -> None:
     labelled, classes = int((y >= 0).sum()), len(class_names)
     where = f"{tables.nodes.label}: column '{tables.label}' has"
     another = Remedy("Choose another column", option="label")
+    numbers = Remedy("Predict numbers", option="task", value="regression")
     if classes == 1:
         raise GraphError(
             f"{where} a single value, '{class_names[0]}', but classification needs two classes.",
@@ -308,10 +311,10 @@ def check_labels(tables: Tables, y: Array, class_names: Sequence[str]) -> None:
         raise GraphError(
             f"{where} {classes:,} different values for {labelled:,} labelled nodes: it is probably "
             "a number or a name, not a class.",
-            another
-            | "Group its values into a few classes"
-            | Remedy("Predict numbers", option="task", value="regression"),
+            another | "Group its values into a few classes" | numbers,
         )
+    if classes > SOME_CLASSES and all(map(is_integer, class_names)):
+        logger.warning("%s %d different integers, read as classes. %s", where, classes, numbers)
 
 
 def _warn_similar(tables: Tables, class_names: Sequence[str]) -> None:
