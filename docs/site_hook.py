@@ -37,7 +37,38 @@ def models_table() -> str:
     return _table(("name", "description", "source"), rows)
 
 
-TABLES = {"settings": settings_table, "models": models_table}
+def commands_table() -> str:
+    """Every command with its arguments and options."""
+    from typer.main import get_command
+
+    from hpgmn.cli import COMMANDS, make_app
+
+    own = [name for name, module in COMMANDS.items() if module != "lab"]
+    parsers: Any = get_command(make_app(own))
+    return "\n\n".join(_command(name, parsers.commands[name]) for name in own)
+
+
+def _command(name: str, command: Any) -> str:
+    words, rows = [f"hpgmn {name}"], []
+    for parameter in command.params:
+        keyword = parameter.name.upper().rstrip("_")
+        value = parameter.metavar or re.sub(r"^COLUMN_.*", "COLUMN", keyword)
+        if parameter.param_type_name == "argument":
+            shown = value if parameter.required else f"[{value}]"
+            words.append(shown)
+        else:
+            shown = " / ".join([*parameter.opts, *parameter.secondary_opts])
+            shown += "" if parameter.is_flag else f" {value}"
+        default = parameter.default
+        is_silent = default is None or default is False or default == () or callable(default)
+        known = "" if is_silent else _plain(default)
+        rows.append((f"`{shown}`", known, " ".join((parameter.help or "").split())))
+    about = " ".join(command.help.split("\n\n")[0].split())
+    table = _table(("", "default", ""), rows)
+    return f"## {name}\n\n`{' '.join(words)}`: {about}" + (f"\n\n{table}" if rows else "")
+
+
+TABLES = {"commands": commands_table, "settings": settings_table, "models": models_table}
 
 
 def _plain(value: Any) -> str:
