@@ -73,7 +73,7 @@ class HPGMNRegressor(RegressorMixin, NodeEstimator):  # type: ignore[misc]
     Keywords and learned attributes are those of :class:`HPGMNClassifier`, but for classes; the
     metric is r2 [by default], rmse, mae or spearman.
 
-    >>> from hpgmn import random_splits
+    >>> from hpgmn import Graph, random_splits
     >>> random = np.random.default_rng(0)
     >>> x = random.normal(size=(100, 3))
     >>> graph = Graph(x, random.integers(100, size=(2, 300)), x.sum(axis=1))

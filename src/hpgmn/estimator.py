@@ -126,9 +126,9 @@ class NodeEstimator(Parameters, BaseEstimator):  # type: ignore[misc]
         changed = ", ".join(
             f"{name}={to_plain(value)}"
             for name, value in self.get_params(deep=False).items()
-            if name != "model" and value != getattr(default, name)
+            if name != "model" and repr(value) != repr(getattr(default, name))  # as repr(self)
         )
-        model = self.model if isinstance(self.model, str) else self._entry.name
+        model = getattr(self.model, "__qualname__", self.model)
         facts = [("Model", model), ("Differs from the defaults", changed or "nothing")]
         facts.append(("Fitted", "yes" if hasattr(self, "saved_") else "no: call fit(graph)"))
         if hasattr(self, "classes_"):
