@@ -26,6 +26,9 @@ LAYERS = (
     ("evaluation", "explain", "auditing"),
     ("report",),
     ("runs",),
+    ("parameters",),
+    ("node_arrays",),
+    ("estimator",),
     ("classifier",),
     ("__init__",),
     ("cli",),
@@ -41,6 +44,8 @@ INSTALLED = {
 INSTALLED_WITH_LAB = {"pandas"}
 MAY_IMPORT_MORE = {
     "hpgmn.transforms": "PyTorch Geometric: its transforms",
+    "hpgmn.classifier": "scikit-learn: its estimators; imported on use",
+    "hpgmn.estimator": "scikit-learn: its estimators; imported on use",
     "hpgmn.base.kernels": "Triton, where it is installed",
 }
 

@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import fields
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,7 +22,6 @@ from hpgmn import Graph, HPGMNClassifier, HPGMNError
 from hpgmn.base.calibration import fit_temperature, from_temperatures
 from hpgmn.base.errors import GraphError, SettingError
 from hpgmn.models import MODELS
-from hpgmn.models.hpgmn import HPGMNSettings
 from hpgmn.runs.fit import fit_run
 from hpgmn.runs.spec import RunSpec
 
@@ -77,11 +77,11 @@ def test_predictions_agree_with_each_other(small_graph, fitted):
     assert chances.shape == (18, 3)
     np.testing.assert_allclose(chances.sum(axis=1), 1, atol=1e-5)
     guesses = fitted.predict(small_graph)
-    np.testing.assert_array_equal(guesses, chances.argmax(axis=1))
-    test = small_graph.split(0).test
-    share = (guesses == small_graph.y)[test].mean()
+    assert guesses.tolist() == [fitted.classes_[number] for number in chances.argmax(axis=1)]
+    test, names = small_graph.split(0).test, small_graph.y.astype(str)
+    share = (guesses == names)[test].mean()
     assert fitted.score(small_graph, test) == pytest.approx(share, abs=1e-6)
-    share = (guesses == small_graph.y).mean()
+    share = (guesses == names).mean()
     assert fitted.score(small_graph) == pytest.approx(share, abs=1e-6)
 
 
@@ -143,13 +143,11 @@ def test_what_is_not_fitted_says_so(small_graph, tmp_path):
     assert not (tmp_path / "model").exists()
 
 
-def test_an_unknown_keyword_is_answered_with_the_nearest():
-    with pytest.raises(TypeError, match=r"'hiden_dim'\. Did you mean 'hidden_dim'\?"):
-        HPGMNClassifier(hiden_dim=3)
-    with pytest.raises(TypeError, match=r"Did you mean 'seed'\?"):
+def test_an_unknown_keyword_is_refused(small_graph):
+    with pytest.raises(TypeError, match="'hiden_dim'"):
+        HPGMNClassifier(hiden_dim=3)  # type: ignore[call-arg]
+    with pytest.raises(ValueError, match="'sed'"):
         HPGMNClassifier().set_params(sed=3)
-    with pytest.raises(HPGMNError, match=r"Did you mean 'hpgmn'\?"):
-        HPGMNClassifier(model="hpgm")
 
 
 @pytest.mark.parametrize(
@@ -158,6 +156,10 @@ def test_an_unknown_keyword_is_answered_with_the_nearest():
         ({"lr": -1}, "Setting 'lr' must be at least 0"),
         ({"neighbors": "inn"}, "Did you mean 'in'?"),
         ({"metric": "roc"}, "Did you mean 'roc_auc'?"),
+        ({"settings": {"hiden_dim": 3}}, "Did you mean 'hidden_dim'?"),
+        ({"model": "mlp"}, "Unknown setting '"),
+        ({"callbacks": [3]}, "callbacks must be a list of functions"),
+        ({"seed": 0.5}, "seed must be a whole number"),
         ({"metric": "precision@3"}, "needs two classes .'small' has 3"),
     ],
     ids=str,
@@ -212,13 +214,14 @@ def test_a_mask_of_another_shape_is_told(small_graph, fitted, mask):
 # Hyperparameters as in scikit-learn.
 
 
-def test_every_setting_is_a_parameter_with_its_default():
+def test_every_setting_of_every_model_is_a_parameter():
     parameters = HPGMNClassifier().get_params()
-    defaults = HPGMNSettings()
-    own = {"seed": 0, "model": "hpgmn", "device": "cpu", "metric": "accuracy", "calibrate": True}
-    own |= {"positive": None}
-    assert parameters == own | {name: getattr(defaults, name) for name in vars(defaults)}
     assert parameters.keys() == inspect.signature(HPGMNClassifier).parameters.keys()
+    own = {"graph", "model", "seed", "device", "metric", "positive", "calibrate", "settings"}
+    own |= {"callbacks", "validation_fraction"}
+    names = {info.name for model in MODELS.values() for info in fields(model.settings)}
+    assert parameters.keys() == own | names
+    assert {parameters[name] for name in names} == {None}
 
 
 def test_parameters_can_be_read_changed_and_cloned(small_graph):
@@ -236,28 +239,10 @@ def test_parameters_can_be_read_changed_and_cloned(small_graph):
     )
 
 
-def test_another_model_keeps_what_it_knows():
-    model = HPGMNClassifier(lr=0.5, encoder_layers=1).set_params(model="hpgmn-gcn")
-    assert (
-        model.get_params()
-        == HPGMNClassifier(
-            **{
-                name: value
-                for name, value in HPGMNClassifier(lr=0.5).get_params().items()
-                if name in HPGMNClassifier(model="hpgmn-gcn").get_params()
-            }
-            | {"model": "hpgmn-gcn"}
-        ).get_params()
-    )
-    assert not hasattr(model, "encoder_layers")
-    with pytest.raises(TypeError, match="Unknown hyperparameter 'gate'"):
-        model.set_params(gate=True)
-
-
 def test_the_text_form_names_what_differs_from_the_defaults():
     assert repr(HPGMNClassifier()) == "HPGMNClassifier()"
     model = HPGMNClassifier(lr=0.5, model="hpgmn-gcn")
-    assert repr(model) == "HPGMNClassifier(model='hpgmn-gcn', lr=0.5)"
+    assert repr(model) == "HPGMNClassifier(lr=0.5, model='hpgmn-gcn')"
 
 
 def test_a_notebook_shows_settings_and_what_was_fitted(small_graph, tmp_path):
@@ -282,7 +267,7 @@ def test_a_notebook_shows_settings_and_what_was_fitted(small_graph, tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", list(MODELS))
 def test_every_model_fits_and_predicts(small_graph, name):
-    known = HPGMNClassifier(model=name).get_params()
+    known = {info.name for info in fields(MODELS[name].settings)}
     small = {"epochs": 2, "estimator_epochs": 2, "pretraining_epochs": 2, "hidden_dim": 4}
     chosen = {key: value for key, value in small.items() if key in known}
     model = HPGMNClassifier(model=name, **chosen).fit(small_graph)
@@ -319,10 +304,11 @@ def test_loading_gives_back_the_parameters(small_graph, tmp_path):
     model = classifier(metric="roc_auc", seed=3, lr=0.02, memory_dim=None).fit(graph)
     model.save(tmp_path / "model")
     loaded = HPGMNClassifier.load(tmp_path / "model")
-    assert loaded.get_params() == model.get_params()
+    expected = dict(vars(model.saved_.replicas[0].settings), metric="roc_auc", seed=3)
+    assert expected.items() <= loaded.get_params().items()
     assert loaded.classes_.tolist() == ["no", "yes"]
-    expected = roc_auc_score(y, model.predict_proba(graph)[:, 1])
-    assert loaded.score(graph) == pytest.approx(expected, abs=1e-5)
+    area = roc_auc_score(y, model.predict_proba(graph)[:, 1])
+    assert loaded.score(graph) == pytest.approx(area, abs=1e-5)
 
 
 def test_a_run_folder_is_loaded_by_its_first_replica(small_graph, tmp_path):
@@ -355,6 +341,7 @@ def test_sure_predictions_are_still_ranked(small_graph):
         calibration=from_temperatures([2.0], 2),
         train_labels=graph.y,
         class_names=graph.class_names,
+        metadata={},
     )
     assert (model.predict_proba(graph)[:, 1] == 1).all()
     assert model.score(graph) == 1.0
@@ -492,7 +479,7 @@ def test_probabilities_are_calibrated_and_classes_are_the_same(small_graph, tmp_
 def test_class_weights_and_metrics_of_skewed_classes_are_keywords(small_graph):
     model = classifier(class_weights="balanced", metric="balanced_accuracy").fit(small_graph)
     guesses = model.predict(small_graph)
-    expected = balanced_accuracy_score(small_graph.y, guesses)
+    expected = balanced_accuracy_score(small_graph.y.astype(str), guesses)
     assert model.score(small_graph) == pytest.approx(expected, abs=1e-6)
     with pytest.raises(SettingError, match="Choose from: none, balanced"):
         classifier(class_weights="equal").fit(small_graph)

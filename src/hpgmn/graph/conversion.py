@@ -131,17 +131,24 @@ def from_tables(
 
 
 def from_networkx(
-    make: Any, network: Any, columns: ColumnOptions, prepare: bool, name: str | None
+    make: Any,
+    network: Any,
+    columns: ColumnOptions,
+    prepare: bool,
+    name: str | None,
+    preparation: Mapping[str, Any] | None = None,
 ) -> Any:
-    """Make a graph of class ``make``; see ``Graph.from_networkx``."""
+    """Make a graph of class ``make``; see ``Graph.from_networkx``.
+
+    With the ``preparation`` of another graph, attributes and classes are read as there.
+    """
     from hpgmn.tables.columns import assign_roles, network_columns
     from hpgmn.tables.memory import read_networkx
-    from hpgmn.tables.options import Columns, check_column_options
 
-    requested = Columns(**check_column_options(columns))
+    requested, options = reading_options(columns, prepare, None, None, preparation)
     read = read_networkx(network)
     roles = network_columns(requested, read)
-    tables = assign_roles(read.nodes, read.edges, roles, prepare=prepare)
+    tables = assign_roles(read.nodes, read.edges, roles, **options)
     return read_graph_tables(make, tables, name or str(getattr(network, "name", "") or "graph"))
 
 

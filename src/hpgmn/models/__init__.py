@@ -20,6 +20,8 @@ from hpgmn.base.parsing import load_yaml
 from hpgmn.base.settings import read_yaml
 
 if TYPE_CHECKING:
+    from torch import nn
+
     from hpgmn.base.settings import FitSettings
     from hpgmn.models.stage import ModelEntry
 
@@ -102,8 +104,12 @@ def is_custom(name: str) -> bool:
     return ":" in name
 
 
-def find_model(name: str) -> ModelEntry:
-    """Return the model of that name, or the user's behind ``package.module:Class``."""
+def find_model(name: str | type[nn.Module]) -> ModelEntry:
+    """Return the model of that name, or the user's: a class, or ``package.module:Class``."""
+    if isinstance(name, type):
+        from hpgmn.models.custom import class_model
+
+        return class_model(name)
     if is_custom(name):
         from hpgmn.models.custom import custom_model
 

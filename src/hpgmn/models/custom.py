@@ -67,6 +67,15 @@ def custom_model(name: str) -> ModelEntry:
             if inspect.isclass(value) and value.__module__ == module_name
         ]
         raise HPGMNError.unknown(f"class in {module_name}:", attribute, classes)
+    return class_model(model, name, module)
+
+
+def class_model(
+    model: type[nn.Module], name: str | None = None, module: ModuleType | None = None
+) -> ModelEntry:
+    """Return the model of a class; name and module default to those of its definition."""
+    if name is None:
+        name, module = f"{model.__module__}:{model.__qualname__}", sys.modules.get(model.__module__)
     if not (inspect.isclass(model) and issubclass(model, nn.Module)):
         raise HPGMNError(f"{name} is not a class derived from torch.nn.Module.", _name_model())
     return ModelEntry(
@@ -74,10 +83,22 @@ def custom_model(name: str) -> ModelEntry:
         _settings_of(name, model),
         {"main": partial(_main, name, model)},
         partial(_floats, name, model),
-        source=_digest(module),
+        source="" if module is None else _digest(module),
         summary=(inspect.getdoc(model) or "a custom model").splitlines()[0],
         citation="your own",
     )
+
+
+def require_importable(model: str | type[nn.Module]) -> None:
+    """Refuse to save a class that another process could not import by its name."""
+    if isinstance(model, str):
+        return
+    module, name = model.__module__, model.__qualname__
+    if module == "__main__" or getattr(sys.modules.get(module), name, None) is not model:
+        raise HPGMNError(
+            f"{module}:{name} cannot be saved: another process could not import the class.",
+            "Move it to the top level of a module of its own, and import it from there",
+        )
 
 
 def _digest(module: ModuleType) -> str:
