@@ -177,7 +177,13 @@ def test_metrics():
 
 @pytest.mark.parametrize("form", FORMS)
 def test_statistics(form):
-    assert_alike(of_statistics(form), golden()["statistics"][form], FLOATS)
+    found, kept = of_statistics(form), golden()["statistics"][form]
+    assert found.keys() == kept.keys()
+    for name, (total, size, weighted) in kept.items():
+        assert found[name][:2] == pytest.approx([total, size], rel=FLOATS, abs=FLOATS), name
+        # Terms of the weighted sum cancel: single precision rounds them by shares of their size.
+        rounding = float(np.finfo(np.float32).eps) * size
+        assert found[name][2] == pytest.approx(weighted, abs=FLOATS + rounding), name
 
 
 @pytest.mark.parametrize("name", MODELS)
