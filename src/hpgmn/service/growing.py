@@ -10,7 +10,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from hpgmn.base.tasks import hide_labels
-from hpgmn.graph import PARTS, Array, Attributes, Graph, Splits
+from hpgmn.graph import PARTS, Array, Graph, Splits
 from hpgmn.service.rows import Addition
 from hpgmn.tables.edge_columns import add_aggregates
 from hpgmn.tables.preparation import Preparation
@@ -89,7 +89,7 @@ class GrowingGraph:
         self._prepared = None if prepared is None else Preparation.from_dict(prepared)
         self.ids: list[str] = graph.node_ids.tolist()
         self.y = Rows(graph.y)
-        self._x = SparseRows(graph.x) if graph.has_sparse_attributes else Rows(graph.x)
+        self._x: Any = SparseRows(graph.x) if graph.has_sparse_attributes else Rows(graph.x)
         self._ends = Rows(graph.edge_index.T.astype(np.int32))
         columns = (graph.edge_weight, graph.edge_type, graph.edge_values)
         self._columns = [None if column is None else Rows(column) for column in columns]
@@ -129,7 +129,7 @@ class GrowingGraph:
         for rows, values in zip(
             self._columns, (data.edge_weight, data.edge_type, data.edge_values), strict=True
         ):
-            if rows is not None:
+            if rows is not None and values is not None:
                 rows.append(values)
         for number, pair in enumerate(ends.T.tolist(), start=num_edges):
             for node in set(pair):
@@ -154,8 +154,8 @@ class GrowingGraph:
                 if kept:
                     self._added[node] = kept
             del self.ids[num_nodes:]
-            for rows in (self.y, self._x):
-                rows.truncate(num_nodes)
+            self.y.truncate(num_nodes)
+            self._x.truncate(num_nodes)
             for rows in (self._ends, *self._columns):
                 if rows is not None:
                     rows.truncate(num_edges)
@@ -233,11 +233,7 @@ class GrowingGraph:
     ) -> Graph:
         """Return a graph of some nodes and edges, or of all; nothing is shared."""
         base = self._base
-        x: Attributes
-        if isinstance(self._x, SparseRows):
-            x = self._x.take(nodes)
-        else:
-            x = _copy(self._x, nodes)
+        x = self._x.take(nodes) if base.has_sparse_attributes else _copy(self._x, nodes)
         options: dict[str, Any] = {}
         if base.edge_type_names:
             options["edge_type_names"] = base.edge_type_names

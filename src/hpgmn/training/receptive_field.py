@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hpgmn.statistics import StatisticsSettings, averaged_statistic
+from hpgmn.statistics import averaged_statistic
 from hpgmn.training.ensemble import Predictor, SavedEnsemble
 from hpgmn.training.saved import SavedModel
 
@@ -33,7 +33,7 @@ def receptive_field(model: Predictor) -> int | None:
     return 2 * radius if "refinement" in model.done else radius
 
 
-def _radius_of(name: str, settings: StatisticsSettings | Any) -> int | None:
+def _radius_of(name: str, settings: Any) -> int | None:
     """Return the radius of a statistic."""
     inner = averaged_statistic(name)
     if inner is not None:
