@@ -1,0 +1,136 @@
+"""The state of a service: a live graph and its journal, owned by one thread."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import sys
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, TypeVar
+
+from hpgmn.base.errors import HPGMNError, Remedy
+from hpgmn.base.parsing import read_array
+from hpgmn.runs.run import Run
+from hpgmn.service.journal import Journal, Row, Rows
+from hpgmn.service.live import LiveRun
+
+logger = logging.getLogger(__name__)
+
+INLINE_IDS = 100
+"""Requests for more ids are left to the worker thread, to keep the event loop short."""
+
+SWITCH_SECONDS = 0.0005
+"""How long the worker thread may hold the interpreter while the event loop waits (default 5 ms)."""
+
+_Result = TypeVar("_Result")
+
+
+class ServedRun:
+    """A live graph with its journal.
+
+    Concurrency: whatever computes or changes runs on one worker thread, in order of arrival. The
+    event loop itself only reads predictions of known nodes that are up to date (``LiveRun.peek``),
+    so these answer at once while others compute.
+
+    Args:
+        journal: a writable one, or one to replay only.
+        predictions: a .npy file with the predictions of all nodes after the replay, to be mapped.
+        workers: processes that share this machine's cores.
+    """
+
+    def __init__(
+        self,
+        run: Run,
+        journal: Journal,
+        split: int | None = None,
+        *,
+        predictions: Path | None = None,
+        workers: int = 1,
+    ) -> None:
+        self.run, self.journal, self.split = run, journal, split
+        self.live: LiveRun | None = None
+        self.failure: BaseException | None = None
+        self.on_failure: Callable[[], None] = lambda: None
+        self.on_change: Callable[[], None] = lambda: None
+        self._predictions, self._workers = predictions, workers
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="hpgmn")
+
+    async def compute(self, function: Callable[..., _Result], *arguments: Any) -> _Result:
+        """Call a function on the worker thread; if cancelled before it starts, it never does."""
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._thread, function, *arguments)
+
+    async def load(self) -> None:
+        """Load the graph, replay the journal and compute all predictions; keep any failure."""
+        try:
+            self.live = await self.compute(self._load)
+            self.on_change()
+        except BaseException as error:
+            self.failure = error
+            self.on_failure()
+
+    def _load(self) -> LiveRun:
+        import torch
+
+        live = load_live(self.run, self.journal, self.split, self._predictions)
+        # One core is left to the event loop, where there are several.
+        torch.set_num_threads(max(1, (os.cpu_count() or 1) // self._workers - 1))
+        sys.setswitchinterval(SWITCH_SECONDS)
+        return live
+
+    def require(self) -> LiveRun:
+        """Return the live graph, or refuse before it is loaded or after it has failed."""
+        if self.live is None or self.failure is not None:
+            state = "is loading" if self.failure is None else "has failed and must be restarted"
+            raise NotReadyError(f"The service {state}.", "Repeat the request later")
+        return self.live
+
+    async def predict(self, ids: Sequence[str | int]) -> list[dict[str, Any]]:
+        """Return the predictions of known nodes."""
+        live = self.require()
+        ready = live.peek(ids) if len(ids) <= INLINE_IDS else None
+        return await self.compute(live.predict, ids) if ready is None else ready
+
+    def add(self, nodes: Sequence[Row], edges: Sequence[Row]) -> None:
+        """Add to the graph; on the worker thread. Journaled once valid, before it is applied."""
+        live = self.require()
+        addition = live.prepare(nodes, edges)
+        self.journal.append(Rows(list(nodes), list(edges)))
+        try:
+            live.apply(addition)
+        except BaseException as error:  # the journal has it, memory may have half of it
+            self.failure = error
+            raise
+        self.on_change()
+
+    def close(self) -> None:
+        """Wait for the running computation, then close the journal."""
+        self._thread.shutdown(wait=True, cancel_futures=True)
+        self.journal.close()
+
+
+class NotReadyError(HPGMNError):
+    """The service is loading or has failed."""
+
+
+def load_live(
+    run: Run, journal: Journal, split: int | None, predictions: Path | None = None
+) -> LiveRun:
+    """Load the graph of a run, replay a journal and compute the predictions of all nodes."""
+    live = LiveRun(run, split)
+    for rows in journal.batches():
+        try:
+            live.apply(live.prepare(*rows))
+        except HPGMNError as error:
+            raise HPGMNError(
+                f"{journal.path} does not fit its run: {error.message}",
+                Remedy("Restore both") | "Move the journal out of the run folder",
+            ) from None
+    if predictions is None:
+        live.refresh()
+    else:
+        live.use_probabilities(read_array(predictions, "r"))
+    return live
