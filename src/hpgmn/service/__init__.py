@@ -1,1 +1,1 @@
-"""Serve a trained run over HTTP: a growing graph, a journal of what was added, and their routes."""
+"""A trained run that serves predictions on a graph that grows."""
