@@ -61,10 +61,13 @@ class Journal:
 
     Args:
         is_writable: hold the lock of the journal, and create the file if it is missing.
+        num_entries: read the first so many only; None for all.
     """
 
-    def __init__(self, run: Run, *, is_writable: bool = True) -> None:
-        self.path = run.folder / JOURNAL_FILE
+    def __init__(
+        self, run: Run, *, is_writable: bool = True, num_entries: int | None = None
+    ) -> None:
+        self.path, self.is_writable = run.folder / JOURNAL_FILE, is_writable
         self.num_entries = 0
         self._connection: sqlite3.Connection | None = None
         self._stack = ExitStack()
@@ -75,6 +78,8 @@ class Journal:
                 self._connection = stack.enter_context(closing(self._open(is_writable)))
                 with self._reading():
                     self._check(run_fingerprint(run), is_writable)
+            if num_entries is not None:
+                self.num_entries = num_entries
             self._stack = stack.pop_all()
 
     def _lock(self) -> contextlib.AbstractContextManager[None]:
@@ -171,18 +176,24 @@ class Journal:
 
     def batches(self, items: int = REPLAY_ITEMS) -> Iterator[Rows]:
         """Yield all additions in order, joined into few of about so many nodes and edges."""
-        batch = Rows([], [])
         if self._connection is None:
             return
+        batch, kinds = Rows([], []), dict[tuple[int, str], str]()
         with self._reading():
-            entries = self._connection.execute("SELECT * FROM entries ORDER BY number")
+            entries = self._connection.execute(
+                "SELECT * FROM entries ORDER BY number LIMIT ?", (self.num_entries,)
+            )
             for number, content, checksum in entries:
                 rows = self._parse(number, content, checksum)
+                own_kinds = _kinds(rows)
+                # A table reads 1 and "x", or 1 and true, in one column otherwise than alone.
+                is_alike = all(kinds.get(key, kind) == kind for key, kind in own_kinds.items())
+                if not is_alike or len(batch.nodes) + len(batch.edges) >= items:
+                    yield batch
+                    batch, kinds = Rows([], []), {}
+                kinds |= own_kinds
                 batch.nodes.extend(rows.nodes)
                 batch.edges.extend(rows.edges)
-                if len(batch.nodes) + len(batch.edges) >= items:
-                    yield batch
-                    batch = Rows([], [])
         if batch.nodes or batch.edges:
             yield batch
 
@@ -195,3 +206,20 @@ class Journal:
     def close(self) -> None:
         """Close the file and release the lock."""
         self._stack.close()
+
+
+def _kinds(rows: Rows) -> dict[tuple[int, str], str]:
+    """Return the kind of values in each column of the nodes (0) and edges (1)."""
+    kinds = {}
+    for table, members in enumerate(rows):
+        for row in members:
+            for name, value in row.items():
+                if value is not None:
+                    kinds[table, name] = _kind(value)
+    return kinds
+
+
+def _kind(value: Any) -> str:
+    if isinstance(value, str | bool):
+        return type(value).__name__
+    return "number" if abs(value) <= 2**53 else "large"  # beyond, integers are no floats

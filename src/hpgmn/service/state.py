@@ -8,6 +8,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -25,7 +26,25 @@ INLINE_IDS = 100
 SWITCH_SECONDS = 0.0005
 """How long the worker thread may hold the interpreter while the event loop waits (default 5 ms)."""
 
+METRICS_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
+"""Names the folder in which worker processes share their metrics."""
+
 _Result = TypeVar("_Result")
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What one request may use.
+
+    Args:
+        max_body: bytes.
+        max_items: ids, nodes and edges together.
+        timeout: seconds, from the head of the request to its answer.
+    """
+
+    max_body: int = 2**20
+    max_items: int = 10_000
+    timeout: float = 30.0
 
 
 class ServedRun:
@@ -53,6 +72,7 @@ class ServedRun:
         self.run, self.journal, self.split = run, journal, split
         self.live: LiveRun | None = None
         self.failure: BaseException | None = None
+        self.on_ready: Callable[[], None] = lambda: None
         self.on_failure: Callable[[], None] = lambda: None
         self.on_change: Callable[[], None] = lambda: None
         self._predictions, self._workers = predictions, workers
@@ -129,8 +149,7 @@ def load_live(
                 f"{journal.path} does not fit its run: {error.message}",
                 Remedy("Restore both") | "Move the journal out of the run folder",
             ) from None
-    if predictions is None:
-        live.refresh()
-    else:
-        live.use_probabilities(read_array(predictions, "r"))
+    if predictions is not None:
+        live.probabilities = read_array(predictions, "r")
+    assert len(live.probabilities) == live.num_nodes  # computes them
     return live
