@@ -45,6 +45,8 @@ MOST_PATTERNS = 24
 MOST_BARS = 16
 """Classes beyond which the bars show those with the most sampled nodes only."""
 
+_SCRIPTS = ("contents.js", "explorer.js", "embedded.js")
+
 STAGE_NAMES = {
     "estimator": "Label estimator",
     "refinement": "First training, for pseudo-labels",
@@ -121,7 +123,7 @@ def render_report(data: ReportData) -> str:
         title=f"{data.metrics['model']} on {data.metrics['graph']}",
         titles={key: title for key, title in sections.titles.items() if key in bodies},
         bodies=bodies,
-        script=resource("contents.js") + resource("explorer.js") if data.has_explorer else "",
+        script="".join(map(resource, _SCRIPTS)) if data.has_explorer else "",
         version=data.metrics.get("version") or "",
         created=data.metrics.get("created"),
         warnings=[warnings] if isinstance(warnings, str) else warnings,
