@@ -26,6 +26,7 @@ LAYERS = (
     ("evaluation", "explain", "auditing"),
     ("report",),
     ("runs",),
+    ("service",),
     ("classifier",),
     ("__init__",),
     ("cli",),
