@@ -364,7 +364,9 @@ def explained_node_data(
         return numbers.get(name, -1) if names else name
 
     def without(removal: Mapping[str, Any] | None) -> dict[str, Any] | None:
-        return removal and {
+        if removal is None:
+            return None
+        return {
             "neighbors": [index[name] for name in removal["neighbors"]],
             "prediction": label(removal["prediction"]),
             "probability": removal["probabilities"].get(removal["prediction"]),

@@ -78,9 +78,9 @@ const explorer = (() => {
     return label < 0 ? "no known class" : `${mark(label)}: ${data.classes[label]}`;
   }
 
-  function idLink(id) {
+  function idLink(id, longest = LONGEST) {
     const about = canOpen(id) ? { href: address(id), title: id } : { title: id };
-    return element(canOpen(id) ? "a" : "span", about, short(id, LONGEST));
+    return element(canOpen(id) ? "a" : "span", about, short(id, longest));
   }
 
   function linked(ids) {
@@ -95,7 +95,10 @@ const explorer = (() => {
   const answerOf = (node) => node.ensemble || [node.prediction, node.probabilities[node.prediction]];
 
   function decisionWords(node) {
-    if (isRegression()) return `Predicted value: ${node.prediction}${node.interval || ""}.`;
+    if (isRegression()) {
+      const intervals = node.intervals.length ? ` (${node.intervals.join("; ")})` : "";
+      return `Predicted value: ${node.value}${intervals}.`;
+    }
     const [label, chance] = answerOf(node);
     return `Predicted class: ${quoted(data.classes[label])}, probability ${percent(chance)}.`;
   }
@@ -326,7 +329,8 @@ const explorer = (() => {
       element("h3", { id: "explorer-node", tabindex: "-1" }, `Node ${id}`),
       element("p", {}, element("strong", {}, decisionWords(node)), ` ${roleWords(node)}`),
       ...(data.member ? [element("p", { class: "quiet" },
-        `Explained by the member ${quoted(data.member)} of the ensemble alone.`)] : []),
+        `Explained by the member ${quoted(data.member)} of the ensemble alone`
+        + `${isRegression() ? `, which predicts ${node.prediction}` : ""}.`)] : []),
       element("div", { class: "why" }, ...(isRegression() ? [] : [probabilities(node)]),
         ...(node.shares ? [shares(node)] : []),
         ...((node.columns || []).length ? [contributions("Contribution of its own columns to the "
@@ -342,7 +346,7 @@ const explorer = (() => {
   }
 
   // Say that a node cannot be shown, with links to others; return the sentence.
-  function refuse(words, ids, ...more) {
+  function refuse(words, ids = [], ...more) {
     const near = ids.length ? [" Nearest ids: ", ...linked(ids), "."] : [];
     result.replaceChildren(element("p", { class: "missing" }, words, ...near), ...more);
     return ids.length ? `${words} Nearest ids: ${ids.join(", ")}.` : words;
