@@ -28,18 +28,25 @@ from hpgmn.base.errors import HPGMNError, Remedy, one_line
 from hpgmn.base.version import __version__
 from hpgmn.service.examples import request_examples
 from hpgmn.service.journal import JournalError
+from hpgmn.service.page import page_router
 from hpgmn.service.state import METRICS_VARIABLE, Limits, NotReadyError, ServedRun
 
 logger = logging.getLogger(__name__)
 
 _LARGEST_INTEGER = 2**63
-_OPEN_PATHS = {"/health"}
+_OPEN_PATHS = {"/health", "/"}  # the page holds no data and asks for the token
 
 
 class RequestError(HPGMNError):
     """A request that is refused with a status of its own."""
 
-    def __init__(self, status: int, message: str, remedy: Remedy | str, **headers: str) -> None:
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        remedy: Remedy | str,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
         super().__init__(message, remedy)
         self.status, self.headers = status, headers
 
@@ -234,7 +241,7 @@ class _Guard:
                 raise RequestError(
                     *(401, "The bearer token is missing or wrong."),
                     "Send the header 'Authorization: Bearer TOKEN'",
-                    **{"WWW-Authenticate": "Bearer"},
+                    {"WWW-Authenticate": "Bearer"},
                 )
         body, limit = bytearray(), self._limits.max_body
         declared = headers.get(b"content-length", b"0")
@@ -251,7 +258,7 @@ class _Guard:
             raise RequestError(
                 *(413, f"The body is larger than {limit:,} bytes."),
                 Remedy("Send several requests") | Remedy("Serve with more", option="max_body"),
-                Connection="close",  # the rest of the body is not read
+                {"Connection": "close"},  # the rest of the body is not read
             )
         media_type = headers.get(b"content-type", b"").split(b";")[0].strip().lower()
         if body and media_type != b"application/json":
@@ -287,14 +294,12 @@ def make_app(served: ServedRun, limits: Limits | None = None, token: str | None 
     metrics = _Metrics()
 
     def update_sizes() -> None:
-        if (live := served.live) is not None:
-            entries = served.journal.num_entries
-            metrics.set_sizes(nodes=live.num_nodes, edges=live.num_edges, journal_entries=entries)
+        metrics.set_sizes(**served.sizes, journal_entries=served.journal.num_entries)
 
     async def load() -> None:
         await served.load()
         if served.live is not None:
-            _include_page(app, served)
+            app.include_router(page_router(served.live, served.compute))
             served.on_ready()
 
     @asynccontextmanager
@@ -330,10 +335,6 @@ def make_app(served: ServedRun, limits: Limits | None = None, token: str | None 
     return app
 
 
-def _include_page(app: FastAPI, served: ServedRun) -> None:
-    """Add the page at /, which needs the loaded graph."""
-
-
 def _handle_errors(app: FastAPI) -> None:
     @app.exception_handler(HPGMNError)
     async def refuse(request: Request, error: HPGMNError) -> Response:
@@ -358,15 +359,10 @@ def _handle_errors(app: FastAPI) -> None:
             404: (f"There is no {path}.", "See /openapi.json for the routes"),
             405: (f"{path} does not take {method}.", "See /openapi.json for its method"),
         }.get(error.status_code, (HTTPStatus(error.status_code).phrase, "See /openapi.json"))
-        headers = dict(error.headers or {})
-        return error_response(RequestError(error.status_code, message, remedy, **headers))
+        return error_response(RequestError(error.status_code, message, remedy, error.headers))
 
 
 def _add_routes(app: FastAPI, served: ServedRun, limits: Limits) -> None:
-    def sizes() -> dict[str, int]:
-        live = served.require()
-        return {"nodes": live.num_nodes, "edges": live.num_edges}
-
     async def add(body: NodesBody | EdgesBody) -> Response:
         served.require()
         if not served.journal.is_writable:
@@ -376,9 +372,9 @@ def _add_routes(app: FastAPI, served: ServedRun, limits: Limits) -> None:
             )
         body.check(limits)
         nodes = body.nodes if isinstance(body, NodesBody) else []
-        await served.compute(served.add, nodes, body.edges)
+        await served.add(nodes, body.edges)
         added = {"nodes": len(nodes), "edges": len(body.edges)}
-        return JSONResponse({"added": added, "graph": sizes()})
+        return JSONResponse({"added": added, "graph": served.sizes})
 
     @app.get("/health", summary="Whether the process runs.")
     async def health() -> Response:
@@ -386,7 +382,8 @@ def _add_routes(app: FastAPI, served: ServedRun, limits: Limits) -> None:
 
     @app.get("/ready", summary="Whether model and journal are loaded; 503 before.")
     async def ready() -> Response:
-        return JSONResponse({"status": "ready", "graph": sizes()})
+        served.require()
+        return JSONResponse({"status": "ready", "graph": served.sizes})
 
     @app.post("/predict", summary="Predict known nodes by id, or new nodes with their edges.")
     async def predict(body: PredictBody) -> Response:

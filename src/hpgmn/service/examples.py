@@ -33,9 +33,9 @@ def request_examples(graph: Graph) -> dict[str, dict[str, Any]]:
 def _node(graph: Graph, new_id: str | int) -> Row:
     """Return a row with typical values."""
     if graph.preparation is None:
-        names = graph.feature_names
-        columns = range(graph.num_features) if names is None else names.tolist()
-        return {"id": new_id} | {f"x[{k}]" if names is None else k: 0.0 for k in columns}
+        numbered = [f"x[{number}]" for number in range(graph.num_features)]
+        names = numbered if graph.feature_names is None else graph.feature_names.tolist()
+        return {"id": new_id} | dict.fromkeys(names, 0.0)
     fitted = Preparation.from_dict(graph.preparation)
     values = {column.name: _value(column) for column in fitted.node_columns}
     return {fitted.roles["id"]: new_id, **values}
@@ -62,4 +62,4 @@ def _value(column: Column) -> Any:
         return column.values[0] if column.values else "word"
     if isinstance(column, Date):
         return describe_days(round(column.mean))
-    return round(column.median, 4) if isinstance(column, Number) else True
+    return round(column.fill, 4) if isinstance(column, Number) else True

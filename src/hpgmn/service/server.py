@@ -221,7 +221,7 @@ def _write_predictions(options: ServeOptions, path: Path) -> int:
     """Write the predictions of all nodes; return how many entries of the journal they include."""
     run = open_run(options.folder, options.model)
     with contextlib.closing(Journal(run, is_writable=False)) as journal:
-        np.save(path, load_live(run, journal, options.split).probabilities)
+        np.save(path, load_live(run, journal, options.split).refresh())
         return journal.num_entries
 
 

@@ -51,8 +51,8 @@ class ServedRun:
     """A live graph with its journal.
 
     Concurrency: whatever computes or changes runs on one worker thread, in order of arrival. The
-    event loop itself only reads predictions of known nodes that are up to date (``LiveRun.peek``),
-    so these answer at once while others compute.
+    event loop itself only reads predictions of known nodes that are current, so these answer at
+    once while others compute.
 
     Args:
         journal: a writable one, or one to replay only.
@@ -71,6 +71,7 @@ class ServedRun:
     ) -> None:
         self.run, self.journal, self.split = run, journal, split
         self.live: LiveRun | None = None
+        self.sizes: dict[str, int] = {}
         self.failure: BaseException | None = None
         self.on_ready: Callable[[], None] = lambda: None
         self.on_failure: Callable[[], None] = lambda: None
@@ -87,7 +88,6 @@ class ServedRun:
         """Load the graph, replay the journal and compute all predictions; keep any failure."""
         try:
             self.live = await self.compute(self._load)
-            self.on_change()
         except BaseException as error:
             self.failure = error
             self.on_failure()
@@ -99,7 +99,13 @@ class ServedRun:
         # One core is left to the event loop, where there are several.
         torch.set_num_threads(max(1, (os.cpu_count() or 1) // self._workers - 1))
         sys.setswitchinterval(SWITCH_SECONDS)
+        self._count(live)
         return live
+
+    def _count(self, live: LiveRun) -> None:
+        """Record the sizes, which the event loop reads without waiting for a computation."""
+        self.sizes = {"nodes": live.num_nodes, "edges": live.num_edges}
+        self.on_change()
 
     def require(self) -> LiveRun:
         """Return the live graph, or refuse before it is loaded or after it has failed."""
@@ -111,11 +117,15 @@ class ServedRun:
     async def predict(self, ids: Sequence[str | int]) -> list[dict[str, Any]]:
         """Return the predictions of known nodes."""
         live = self.require()
-        ready = live.peek(ids) if len(ids) <= INLINE_IDS else None
-        return await self.compute(live.predict, ids) if ready is None else ready
+        if len(ids) <= INLINE_IDS and live.is_current(ids):
+            return live.predict(ids)
+        return await self.compute(live.predict, ids)
 
-    def add(self, nodes: Sequence[Row], edges: Sequence[Row]) -> None:
-        """Add to the graph; on the worker thread. Journaled once valid, before it is applied."""
+    async def add(self, nodes: Sequence[Row], edges: Sequence[Row]) -> None:
+        """Add to the graph: checked first, then on disk, then applied."""
+        await self.compute(self._add, nodes, edges)
+
+    def _add(self, nodes: Sequence[Row], edges: Sequence[Row]) -> None:
         live = self.require()
         addition = live.prepare(nodes, edges)
         self.journal.append(Rows(list(nodes), list(edges)))
@@ -124,7 +134,7 @@ class ServedRun:
         except BaseException as error:  # the journal has it, memory may have half of it
             self.failure = error
             raise
-        self.on_change()
+        self._count(live)
 
     def close(self) -> None:
         """Wait for the running computation, then close the journal."""
@@ -140,7 +150,8 @@ def load_live(
     run: Run, journal: Journal, split: int | None, predictions: Path | None = None
 ) -> LiveRun:
     """Load the graph of a run, replay a journal and compute the predictions of all nodes."""
-    live = LiveRun(run, split)
+    mapped = None if predictions is None else read_array(predictions, "r")
+    live = LiveRun(run, split, None if mapped is None else mapped[: run.graph.num_nodes])
     for rows in journal.batches():
         try:
             live.apply(live.prepare(*rows))
@@ -149,7 +160,8 @@ def load_live(
                 f"{journal.path} does not fit its run: {error.message}",
                 Remedy("Restore both") | "Move the journal out of the run folder",
             ) from None
-    if predictions is not None:
-        live.probabilities = read_array(predictions, "r")
-    assert len(live.probabilities) == live.num_nodes  # computes them
+    if mapped is None:
+        live.refresh()
+    else:
+        live.share(mapped)
     return live
