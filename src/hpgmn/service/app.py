@@ -320,7 +320,7 @@ def make_app(served: ServedRun, limits: Limits | None = None, token: str | None 
         lifespan=lifespan,
     )
     app.add_middleware(_Guard, limits=limits, token=token, metrics=metrics)
-    _handle_errors(app)
+    _handle_errors(app, served)
     _add_routes(app, served, limits)
 
     @app.get("/metrics", summary="Metrics in the text format of Prometheus.")
@@ -335,7 +335,7 @@ def make_app(served: ServedRun, limits: Limits | None = None, token: str | None 
     return app
 
 
-def _handle_errors(app: FastAPI) -> None:
+def _handle_errors(app: FastAPI, served: ServedRun) -> None:
     @app.exception_handler(HPGMNError)
     async def refuse(request: Request, error: HPGMNError) -> Response:
         return error_response(error)
@@ -354,6 +354,8 @@ def _handle_errors(app: FastAPI) -> None:
     @app.exception_handler(HTTPException)
     async def refuse_request(request: Request, error: HTTPException) -> Response:
         method, path = request.method, request.url.path
+        if path == "/" and served.live is None:  # the page comes with the graph
+            return error_response(NotReadyError("The service is loading.", "Reload the page"))
         message, remedy = {
             400: ("The body is not valid JSON.", "Send a JSON object in UTF-8, not deeply nested"),
             404: (f"There is no {path}.", "See /openapi.json for the routes"),

@@ -159,10 +159,11 @@ def _serve_process(
             )
         )
 
+        address = _address(listener)
+
         def announce() -> None:
-            assert served.live is not None
-            sizes = f"{served.live.num_nodes:,} nodes, {served.live.num_edges:,} edges"
-            notify(f"Serving {options.folder} ({sizes}) at {_address(listener)}")
+            sizes = ", ".join(f"{count:,} {name}" for name, count in served.sizes.items())
+            notify(f"Serving {options.folder} ({sizes}) at {address}")
 
         def stop() -> None:
             server.should_exit = True
