@@ -19,6 +19,7 @@ import hpgmn
 from hpgmn.base.errors import HPGMNError
 from hpgmn.graph import Graph
 from hpgmn.runs.run import Run
+from hpgmn.service.journal import JOURNAL_FILE
 from hpgmn_lab.bench.options import Epochs, Nodes, Seed
 from hpgmn_lab.bench.process import OtherLoad, environment, say
 from hpgmn_lab.bench.records import Bar, Call, Record, Table, bars_table, new_record
@@ -56,6 +57,8 @@ def measure(
     for name, options in kinds.items():
         say(f"{name}: training")
         folder = call.out / name
+        for journal in folder.glob(f"{JOURNAL_FILE}*"):  # of an earlier measurement
+            journal.unlink()
         run = hpgmn.train(
             graph,
             out=folder,
