@@ -12,7 +12,7 @@ from hpgmn.service import live as module
 from hpgmn.service.live import LiveRun
 from hpgmn.training.ensemble import SavedEnsemble
 
-from .conftest import NUM_OLD, columns, is_old, tables
+from .small_tables import NUM_OLD, SHORT, columns, is_old, tables
 
 TABLES = {
     "directed": {},
@@ -34,6 +34,24 @@ SETTINGS = {
     "diffusion": {"statistics": ("attributes", "diffusion")},
     "batches": {"batch_size": 16},
 }
+
+
+@pytest.fixture
+def train(tmp_path):
+    """Train a short run on a graph."""
+
+    def train(graph, model="hpgmn", **settings):
+        return hpgmn.train(
+            graph,
+            model=model,
+            settings=SHORT | settings if model == "hpgmn" else {"epochs": 4} | settings,
+            splits=[0],
+            out=tmp_path / "run",
+            report=False,
+            overwrite=True,
+        )
+
+    return train
 
 
 @pytest.fixture

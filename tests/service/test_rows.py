@@ -7,7 +7,7 @@ import hpgmn
 from hpgmn.base.errors import HPGMNError
 from hpgmn.service.rows import RowReader
 
-from .conftest import columns, tables
+from .small_tables import columns, tables
 
 
 @pytest.fixture

@@ -1,10 +1,6 @@
-"""Small tables and runs on the first part of them."""
+"""Small tables, of which the first part is trained on."""
 
 import numpy as np
-import pytest
-
-import hpgmn
-
 SHORT = {"epochs": 4, "estimator_epochs": 4, "hidden_dim": 8, "num_patterns": 3}
 SHORT |= {"patience": 0, "estimator_patience": 0}
 NUM_NODES, NUM_OLD, NUM_EDGES = 90, 70, 160
@@ -48,21 +44,3 @@ def columns(rows, names=None):
 
 def is_old(edge):
     return all(int(edge[end][1:]) < NUM_OLD for end in ("source", "target"))
-
-
-@pytest.fixture
-def train(tmp_path):
-    """Train a short run on a graph."""
-
-    def train(graph, model="hpgmn", **settings):
-        return hpgmn.train(
-            graph,
-            model=model,
-            settings=SHORT | settings if model == "hpgmn" else {"epochs": 4} | settings,
-            splits=[0],
-            out=tmp_path / "run",
-            report=False,
-            overwrite=True,
-        )
-
-    return train
