@@ -25,7 +25,7 @@ RUN pip install --no-cache-dir --no-deps -c constraints.txt \
 
 # The root file system may be read-only: caches go to /tmp.
 ENV XDG_CACHE_HOME=/tmp/cache MPLCONFIGDIR=/tmp/matplotlib NUMBA_CACHE_DIR=/tmp/numba
-USER hpgmn
+USER 10001
 VOLUME /model
 EXPOSE 8000
 HEALTHCHECK --interval=10s --timeout=5s --start-period=60s \

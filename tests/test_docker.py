@@ -70,7 +70,7 @@ def small_run(small_graph, tmp_path):
 
 @pytest.mark.slow
 def test_the_commands_of_the_image_install_and_serve(tmp_path, small_run):
-    """The pip commands and CMD, in a fresh virtual environment; those of the system are left out."""
+    """The pip commands and CMD, in a fresh virtual environment; no commands of the system."""
     import httpx
 
     app, venv = tmp_path / "app", tmp_path / "venv"
