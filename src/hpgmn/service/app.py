@@ -33,6 +33,7 @@ from hpgmn.service.state import METRICS_VARIABLE, Limits, NotReadyError, ServedR
 
 logger = logging.getLogger(__name__)
 
+_NO_OPTIONS = {"--drop-unknown-edges"}  # of tables, not of requests
 _LARGEST_INTEGER = 2**63
 _OPEN_PATHS = {"/health", "/"}  # the page holds no data and asks for the token
 
@@ -58,8 +59,9 @@ def error_response(error: HPGMNError) -> JSONResponse:
         status, headers = error.status, error.headers
     elif isinstance(error, NotReadyError | JournalError):
         status = 503
-    remedy = "See /openapi.json." if error.remedy is None else one_line(str(error.remedy))
-    return JSONResponse({"error": error.message, "remedy": remedy}, status, headers)
+    remedy = error.remedy or Remedy("See /openapi.json")
+    text = one_line(remedy.render(without=_NO_OPTIONS))
+    return JSONResponse({"error": error.message, "remedy": text}, status, headers)
 
 
 # Bodies of requests.

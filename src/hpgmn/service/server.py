@@ -88,16 +88,17 @@ def serve(options: ServeOptions, notify: Notify) -> None:
 
 def _check_options(options: ServeOptions) -> None:
     limits = options.limits
-    for name, value, least in (
-        ("workers", options.workers, 1),
-        ("max_body", limits.max_body, 1),
-        ("max_items", limits.max_items, 1),
-        ("timeout", limits.timeout, 0.001),
+    for name, value, least, most in (
+        ("port", options.port, 0, 65_535),
+        ("workers", options.workers, 1, 1000),
+        ("max_body", limits.max_body, 1, 2**40),
+        ("max_items", limits.max_items, 1, 2**40),
+        ("timeout", limits.timeout, 0.001, 10**6),
     ):
-        if not least <= value < math.inf:
+        if not least <= value <= most:
             raise SettingError(
-                f"{name} must be at least {least:g} (got {value:g}).",
-                Remedy("Raise it", option=name, value=least),
+                f"{name} must be {least:g} to {most:g} (got {value:g}).",
+                Remedy("Change it", option=name, value=least),
             )
     if options.workers > 1 and not options.read_only:
         raise SettingError(
@@ -112,11 +113,9 @@ def _listen(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         return socket.create_server((host, port), family=family, backlog=_BACKLOG)
-    except (OSError, OverflowError) as error:
-        if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
-            reason = "another process uses it"
-        else:
-            reason = getattr(error, "strerror", None) or str(error)
+    except OSError as error:
+        is_used = error.errno == errno.EADDRINUSE
+        reason = "another process uses it" if is_used else error.strerror or str(error)
         raise HPGMNError(
             f"Cannot listen on port {port} of {host}: {reason}.",
             Remedy("Choose another port", option="port", value=0 if port == 8001 else 8001)
