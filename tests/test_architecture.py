@@ -43,6 +43,7 @@ INSTALLED_WITH_LAB = {"pandas"}
 MAY_IMPORT_MORE = {
     "hpgmn.transforms": "PyTorch Geometric: its transforms",
     "hpgmn.base.kernels": "Triton, where it is installed",
+    "hpgmn.service.app": "FastAPI and Prometheus; imported when a service starts",
 }
 
 LONGEST_FILE = 500

@@ -27,6 +27,13 @@ class Rows:
         self._data[: len(values)] = values
         self._count = len(values)
 
+    @classmethod
+    def sharing(cls, values: Array) -> Rows:
+        """Return rows in the memory of an array, such as a mapped file, until they grow."""
+        rows = cls(values[:0])
+        rows._data, rows._count = values, len(values)
+        return rows
+
     def _reserve(self, count: int) -> None:
         larger = np.empty((count + count // 4 + _SPARE, *self._data.shape[1:]), self._data.dtype)
         larger[: self._count] = self._data[: self._count]

@@ -40,9 +40,12 @@ class LiveRun:
 
     Args:
         split: whose models predict; None for the first.
+        probabilities: of all nodes of the trained graph, if they are known.
     """
 
-    def __init__(self, run: Run, split: int | None = None) -> None:
+    def __init__(
+        self, run: Run, split: int | None = None, probabilities: Array | None = None
+    ) -> None:
         has_ids, run = run.graph.node_ids is not None, _with_node_ids(run)
         self.run = run
         self.split, self._model = run.models_of(split)
@@ -56,7 +59,9 @@ class LiveRun:
         self._positions = {name: number for number, name in enumerate(self._growing.ids)}
         self._lock = threading.RLock()
         self._graph: Graph | None = graph  # None after a change
-        self._probabilities = Rows(self._compute(graph, np.arange(graph.num_nodes)))
+        if probabilities is None:
+            probabilities = self._compute(graph, np.arange(graph.num_nodes))
+        self._probabilities = Rows(probabilities)
         self._stale = Rows(np.zeros(graph.num_nodes, bool))
 
     @property
@@ -82,6 +87,21 @@ class LiveRun:
             if self._graph is None:
                 self._graph = self._growing.whole()
             return self._graph
+
+    def refresh(self) -> Array:
+        """Compute what is stale and return the probabilities (N, C) of all nodes."""
+        with self._lock:
+            self._refresh(np.flatnonzero(self._stale.values))
+            return self._probabilities.values
+
+    def share(self, values: Array) -> None:
+        """Use the probabilities of all nodes that another process has computed."""
+        self._probabilities = Rows.sharing(values)
+        self._stale.values[:] = False
+
+    def is_current(self, ids: Sequence[str | int]) -> bool:
+        """Whether predictions of known nodes can be read without computing any."""
+        return not self._stale.values[self._find(ids)].any()
 
     def predict(self, ids: Sequence[str | int]) -> list[dict[str, Any]]:
         """Return the predictions of some nodes of the current graph."""
