@@ -49,10 +49,12 @@ const explorer = (() => {
     return Number(text) === 0 ? text : `${value < 0 ? "−" : "+"}${text}`;
   }
 
+  const amount = (value, digits = 4) =>
+    Number(value).toLocaleString("en", { maximumSignificantDigits: digits });
+
   function effect(value, digits = 2) { // of a regression in the unit of its target
     if (!isRegression()) return signed(value, digits);
-    const text = `${Number(Math.abs(value).toPrecision(3))}`;
-    return value === 0 ? text : `${value < 0 ? "−" : "+"}${text}`;
+    return `${value < 0 ? "−" : value > 0 ? "+" : ""}${amount(Math.abs(value), 3)}`;
   }
 
   const outcome = () => (isRegression() ? "predicted value" : "log-odds");
@@ -74,7 +76,7 @@ const explorer = (() => {
   }
 
   function classWord(label) {
-    if (isRegression()) return `${label ?? "unknown"}`;
+    if (isRegression()) return label === null ? "unknown" : amount(label);
     return label < 0 ? "no known class" : `${mark(label)}: ${data.classes[label]}`;
   }
 
@@ -145,7 +147,7 @@ const explorer = (() => {
     const values = node.shares.map((share, number) => [data.statistics[number], share])
       .sort((a, b) => b[1] - a[1])
       .map(([[name, words], share]) => [[words, element("span", { class: "rest" }, name)], share]);
-    const start = isRegression() ? node.baseline : percent(Math.exp(node.baseline));
+    const start = isRegression() ? amount(node.baseline) : percent(Math.exp(node.baseline));
     const unit = node.baseline === undefined ? outcome()
       : `${isRegression() ? outcome() : "log-probability"} (mean train node: ${start})`;
     return contributions(`Contribution of each statistic to the ${unit}`, "Statistic", values);
@@ -194,7 +196,7 @@ const explorer = (() => {
   }
 
   function withoutWords(changed) {
-    const then = isRegression() ? changed.prediction
+    const then = isRegression() ? amount(changed.prediction)
       : `${quoted(data.classes[changed.prediction])} (${percent(changed.probability)})`;
     return element("p", {}, "Without ", ...linked(idsOf(changed.neighbors)), `: ${then}.`);
   }
@@ -330,7 +332,7 @@ const explorer = (() => {
       element("p", {}, element("strong", {}, decisionWords(node)), ` ${roleWords(node)}`),
       ...(data.member ? [element("p", { class: "quiet" },
         `Explained by the member ${quoted(data.member)} of the ensemble alone`
-        + `${isRegression() ? `, which predicts ${node.prediction}` : ""}.`)] : []),
+        + `${isRegression() ? `, which predicts ${amount(node.prediction)}` : ""}.`)] : []),
       element("div", { class: "why" }, ...(isRegression() ? [] : [probabilities(node)]),
         ...(node.shares ? [shares(node)] : []),
         ...((node.columns || []).length ? [contributions("Contribution of its own columns to the "

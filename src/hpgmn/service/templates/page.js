@@ -65,7 +65,8 @@
 
   function showRanking({ class: name, rows }) {
     if (!rows.length) {
-      part("ranking").replaceChildren(element("p", {}, "Every node has a label: none to rank."));
+      part("ranking").replaceChildren(element("p", {}, "Every node has a label: none to rank. "
+        + "Search for an id instead."));
       return;
     }
     const lines = rows.map((row) => {
@@ -154,11 +155,11 @@
       showSummary(await get("summary"));
       part("explorer-tool").hidden = false;
       report(null);
-      const first = await rank();
+      const first = (await rank()) ?? (await get("search")).ids[0];
       if (!isStarted) {
         isStarted = true;
         explorer.start(answer, (text) => text.trim());
-        if (explorer.asked() === null && first !== undefined) answer(first);
+        if (explorer.asked() === null) answer(first);
       } else if ((explorer.asked() ?? shown) !== null) answer(explorer.asked() ?? shown);
     } catch (error) {
       report(error);
