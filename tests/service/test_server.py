@@ -94,6 +94,7 @@ def test_a_second_service_is_refused_in_one_line(run_folder, start_service, refu
         assert "--read-only" in line
 
 
+@pytest.mark.slow
 def test_requests_are_finished_before_the_service_stops(run_folder, start_service, new_edge):
     acknowledged = []
     with start_service(run_folder) as (address, process):
@@ -110,6 +111,7 @@ def test_requests_are_finished_before_the_service_stops(run_folder, start_servic
     assert leftovers == {JOURNAL_FILE}  # no WAL, no lock
 
 
+@pytest.mark.slow
 def test_ctrl_c_is_the_interrupt_of_other_commands(run_folder, start_service):
     with start_service(run_folder, expect=130) as (_, process):
         process.send_signal(signal.SIGINT)

@@ -12,7 +12,7 @@ from hpgmn.base.errors import HPGMNError, Remedy, SettingError
 from hpgmn.cli.console import say
 from hpgmn.cli.options import ModelsSplit, OwnModel, RunFolder
 
-TOKEN_VARIABLE = "HPGMN_TOKEN"
+VARIABLE = "HPGMN_TOKEN"
 _LONGEST_TOKEN = 4096
 _LOCAL = ("127.0.0.1", "::1", "localhost")
 
@@ -30,7 +30,7 @@ def serve(
         Path | None,
         typer.Option(
             metavar="FILE",
-            help=f"The bearer token that requests must send [{TOKEN_VARIABLE}, else none].",
+            help=f"The bearer token that requests must send [{VARIABLE}, else none].",
         ),
     ] = None,
     read_only: Annotated[
@@ -60,11 +60,11 @@ def serve(
 
 def _read_token(path: Path | None) -> str | None:
     """Return the token of a file, or of the environment; None if neither is given."""
-    if path is None and TOKEN_VARIABLE not in os.environ:
+    if path is None and VARIABLE not in os.environ:
         return None
-    source = TOKEN_VARIABLE if path is None else str(path)
+    source = VARIABLE if path is None else str(path)
     try:
-        content = os.environ[TOKEN_VARIABLE] if path is None else path.read_text(encoding="utf-8")
+        content = os.environ[VARIABLE] if path is None else path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "not UTF-8"
         raise HPGMNError(f"The file {path} cannot be read ({reason}).", "Check the path") from None
