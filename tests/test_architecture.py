@@ -26,6 +26,7 @@ LAYERS = (
     ("evaluation", "explain", "auditing"),
     ("report",),
     ("runs",),
+    ("service",),
     ("parameters",),
     ("node_arrays",),
     ("estimator",),
@@ -47,6 +48,7 @@ MAY_IMPORT_MORE = {
     "hpgmn.classifier": "scikit-learn: its estimators; imported on use",
     "hpgmn.estimator": "scikit-learn: its estimators; imported on use",
     "hpgmn.base.kernels": "Triton, where it is installed",
+    "hpgmn.service.app": "FastAPI and Prometheus; imported when a service starts",
 }
 
 LONGEST_FILE = 500

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 import hpgmn.explain.explorer as module
-from hpgmn.explain.explorer import explorer_data, sample_nodes
+from hpgmn.explain.ensemble import explain_ensemble
+from hpgmn.explain.explorer import explained_node_data, explorer_data, sample_nodes
 from hpgmn.explain.node import explain_node
 from hpgmn.explain.replicas import open_replicas
 from hpgmn.graph import Graph
@@ -132,6 +133,60 @@ def test_the_answer_of_an_ensemble_is_beside_that_of_its_member(small_graph, fit
         label, probability = row["ensemble"]
         assert label == own.argmax()
         assert probability == pytest.approx(own.max(), abs=1e-5)
+
+
+def test_one_explained_node_has_the_rows_of_many(named_graph, fit):
+    """The data of a node from its explanation equal those computed for all nodes."""
+    saved = fit(named_graph, seeds=2, neighbors="both", epochs=30)
+    content = made(saved, named_graph)
+    for place, row in enumerate(content["nodes"]):
+        explanation = explain_node(saved, named_graph, content["ids"][place]).as_dict()
+        alone = json.loads(
+            json.dumps(explained_node_data(explanation, named_graph, saved.class_names))
+        )
+        [own] = alone["nodes"]
+
+        def named(data, numbers):
+            return [(data["ids"][k], data["counts_as"][k], data["is_known"][k]) for k in numbers]
+
+        assert named(alone, own["neighbors"]) == named(content, row["neighbors"])
+        for key in ("prediction", "degree", "edges"):
+            assert own[key] == row[key]
+        for key in ("probabilities", "support", "baseline"):
+            assert own[key] == pytest.approx(row[key], abs=1e-5)
+        names, alone_names = ([name for name, _ in data["statistics"]] for data in (content, alone))
+        assert dict(zip(alone_names, own["shares"], strict=True)) == pytest.approx(
+            dict(zip(names, row["shares"], strict=True)), abs=1e-5
+        )
+        assert own["columns"] == [
+            [words, pytest.approx(effect, abs=1e-5), pytest.approx(error, abs=1e-5)]
+            for words, effect, error in row["columns"]
+        ]
+        for [number, attention], [expected, weight] in zip(
+            own["patterns"], row["patterns"], strict=True
+        ):
+            assert number == expected
+            assert attention == pytest.approx(weight, abs=1e-5)
+            pattern = content["patterns"][number]
+            assert alone["patterns"][str(number)]["typical_nodes"] == pattern["typical_nodes"]
+        for key in ("without", "turning"):
+            assert (own[key] is None) == (row[key] is None)
+            if row[key] is not None:
+                assert own[key]["prediction"] == row[key]["prediction"]
+                assert own[key]["probability"] == pytest.approx(row[key]["probability"], abs=1e-5)
+                assert named(alone, own[key]["neighbors"]) == named(content, row[key]["neighbors"])
+
+
+def test_one_explained_node_of_an_ensemble_names_its_member(small_graph, fit):
+    members = {name: fit(small_graph, name) for name in ("hpgmn", "mlp")}
+    ensemble = SavedEnsemble.of(members, {"hpgmn": [0.5], "mlp": [0.5]}, [0])
+    explanation = explain_ensemble(ensemble, small_graph, 3)
+    content = explained_node_data(explanation.as_dict(), small_graph, ensemble.class_names)
+    [row] = content["nodes"]
+    own = members[content["member"]].mean_probabilities(small_graph)[3].numpy()
+    assert row["probabilities"] == pytest.approx(own, abs=1e-5)
+    probabilities = ensemble.mean_probabilities(small_graph)[3].numpy()
+    assert row["ensemble"] == [probabilities.argmax(), pytest.approx(probabilities.max(), abs=1e-5)]
 
 
 def test_any_first_few_nodes_are_of_every_kind():

@@ -263,6 +263,28 @@ def shards_record():
 
 
 @pytest.fixture
+def serve_record():
+    """All bars are reached but that of new nodes."""
+
+    def part(p99):
+        return {"requests": 600, "errors": 0, "p50_ms": 1.0, "p99_ms": p99, "max_ms": 2 * p99}
+
+    both = {"known": part(15.0), "new": part(70.0)}
+    loads = {"known": {"known": part(5.0)}, "new": {"new": part(61.5)}, "both": both}
+    run = {
+        "loads": loads,
+        "growth_bytes": 10_000_000,
+        "memory_bytes": 10**9,
+        "added": 1000,
+        "seconds_of_additions": 2.5,
+        "difference": 5e-6,
+        "cores_taken_by_others": 0.04,
+    }
+    sizes = {"nodes": 5000, "edges": 20_000, "seconds": 6.0, "rates": {"known": 100.0, "new": 20.0}}
+    return HEAD | {"benchmark": "serve"} | sizes | {"runs": {"single": run}}
+
+
+@pytest.fixture
 def here(monkeypatch):
     """Run tasks in this process rather than in fresh ones; returns the list of tasks run."""
     done = []

@@ -43,7 +43,7 @@ def test_without_records_the_page_has_no_sections(tmp_path):
 
 
 def test_every_record_has_its_section_machine_and_command(tmp_path, request, growth_record):
-    names = ("workers", "compare", "peers", "forms", "batches", "shards", "deterministic")
+    names = ("workers", "compare", "peers", "forms", "batches", "shards", "deterministic", "serve")
     records = {name: request.getfixturevalue(f"{name}_record") for name in names}
     records["growth"] = growth_record | {"command": "hpgmn bench growth --repeats 3"}
     text = benchmarks_page(records, tmp_path)
@@ -51,11 +51,11 @@ def test_every_record_has_its_section_machine_and_command(tmp_path, request, gro
     assert headings == [
         *("## Against a plain implementation", "## Growth", "## Peers"),
         *("## Forms of diffusion", "## Batches of rows", "## Workers", "## Node ranges"),
-        "## Bit-identical results",
+        *("## Bit-identical results", "## The service"),
     ]
     assert "```sh\nhpgmn bench growth --repeats 3\n```" in text
     assert "```sh\npython lab/benchmarks/compare.py --data $HPGMN_DATA --repeats 4\n```" in text
-    assert text.count("Machine: ") == 8
+    assert text.count("Machine: ") == 9
     assert "Machine: a processor; 2 threads; torch 3; hpgmn 9.9; 2026-01-02." in text
     assert "| two workers against one | 1.75 × | ≥ 1.7 × | reached |" in text
     assert "| appnp | – | – | – | – | – | – | Out of memory while training appnp. |" in text

@@ -151,11 +151,20 @@ def test_all_in_tiny_form_works_without_any_data(hpgmn, tmp_path, monkeypatch):
     monkeypatch.setattr(shards, "train", lambda *folders, ranks=1: train(*folders))
     answer = hpgmn("bench", "all", "--quick", "--device", "cpu")
     assert answer.code == 0, answer.err
-    for name in ("growth", "peers", "forms", "batches", "workers", "shards", "deterministic"):
+    for name in (
+        "growth",
+        "peers",
+        "forms",
+        "batches",
+        "workers",
+        "shards",
+        "deterministic",
+        "serve",
+    ):
         record = json.loads((tmp_path / "bench" / "quick" / name / f"{name}.json").read_text())
         assert record["command"].startswith(f"hpgmn bench {name} ")
         has_picture = (tmp_path / "bench" / "quick" / name / f"{name}.png").is_file()
-        assert has_picture == (name not in ("workers", "shards", "deterministic"))
+        assert has_picture == (name not in ("workers", "shards", "deterministic", "serve"))
 
 
 @pytest.mark.parametrize(

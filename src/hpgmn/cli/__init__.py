@@ -28,6 +28,7 @@ COMMANDS = {
     "evaluate": "evaluate",
     "explain": "explain",
     "report": "report",
+    "serve": "serve",
     "statistics": "statistics",
     "audit": "audit",
     "convert": "convert",

@@ -22,7 +22,13 @@ from hpgmn.explain.columns import (
     statistic_shares,
 )
 from hpgmn.explain.descriptions import describe_statistic
-from hpgmn.explain.explanation import COLUMNS_NOTE, PATTERNS, SHARES_NOTE, SHOWN_COLUMNS
+from hpgmn.explain.explanation import (
+    COLUMNS_NOTE,
+    PATTERNS,
+    SHARES_NOTE,
+    SHOWN_COLUMNS,
+    ColumnEffect,
+)
 from hpgmn.explain.neighbors import (
     EXACT_UP_TO,
     has_diffusion,
@@ -32,6 +38,7 @@ from hpgmn.explain.neighbors import (
     reads_whole_graph,
     turning_point,
 )
+from hpgmn.explain.node import find_node
 from hpgmn.explain.replicas import (
     ReplicaView,
     describe_patterns,
@@ -326,3 +333,96 @@ def _reindex(row: Mapping[str, Any], index: Mapping[int, int]) -> dict[str, Any]
 
 def _round(values: Array | Sequence[float]) -> list[float]:
     return [round(float(value), _DECIMALS) for value in values]
+
+
+# One explained node
+
+
+def explained_node_data(
+    explanation: Mapping[str, Any], graph: Graph, names: Sequence[str]
+) -> dict[str, Any]:
+    """Return what the explorer shows about one node, from the explanation of it as a dictionary.
+
+    Of a regression, predictions and what neighbours count as are texts of numbers.
+
+    Args:
+        explanation: of a model or an ensemble on the graph.
+        names: the classes of the model; empty for a regression.
+    """
+    own = explanation.get("explanation", explanation)  # of an ensemble that of a member
+    numbers = {name: number for number, name in enumerate(names)}
+    near = own["neighbors"]
+    shown = np.sort(np.argsort([-abs(one["support"]) for one in near], kind="stable")[:DRAWN])
+    drawn = [near[k] for k in shown.tolist()]
+    by_id = {one["node"]: one for one in near}
+    ids = [own["node"], *(one["node"] for one in drawn)]
+    for removal in (own["without"], own["turning"]):
+        ids += [name for name in removal["neighbors"] if name not in ids] if removal else []
+    index = {name: number for number, name in reversed(list(enumerate(ids)))}
+
+    def label(name: Any) -> Any:
+        return numbers.get(name, -1) if names else name
+
+    def without(removal: Mapping[str, Any] | None) -> dict[str, Any] | None:
+        if removal is None:
+            return None
+        return {
+            "neighbors": [index[name] for name in removal["neighbors"]],
+            "prediction": label(removal["prediction"]),
+            "probability": removal["probabilities"].get(removal["prediction"]),
+        }
+
+    row = {
+        "prediction": label(own["prediction"]),
+        "probabilities": list(own["probabilities"].values()),
+        "degree": len(near),
+        "neighbors": [index[one["node"]] for one in drawn],
+        "edges": _edge_directions(graph, own["node"], [one["node"] for one in drawn]),
+        "support": [one["support"] for one in drawn],
+        "without": without(own["without"]),
+        "turning": without(own["turning"]),
+        "notes": list(own["notes"]),
+        "patterns": [[one["number"], one["attention"]] for one in own["patterns"]],
+        "columns": [
+            [str(ColumnEffect(**one)), one["effect"], one["error"]]
+            for one in own["column_effects"][:SHOWN_COLUMNS]
+        ],
+    }
+    if own["statistics"]:
+        row["shares"] = list(own["statistics"].values())
+    if own["baseline"] is not None:
+        row["baseline"] = own["baseline"]
+    if own is not explanation and names:
+        chosen = explanation["prediction"]
+        row["ensemble"] = [label(chosen), explanation["probabilities"][chosen]]
+    return {
+        "directed": graph.directed,
+        "classes": list(names),
+        "member": explanation.get("explained"),
+        "statistics": [[name, describe_statistic(name)] for name in own["statistics"]],
+        "patterns": {
+            one["number"]: {
+                "classes": list(one["classes"].values()),
+                "neighborhood": {
+                    mode: list(shares.values()) for mode, shares in one["neighborhood"].items()
+                },
+                "typical_nodes": list(one["typical_nodes"]),
+            }
+            for one in own["patterns"]
+        },
+        "notes": [],
+        "ids": ids,
+        "counts_as": [label(by_id.get(name, {}).get("counts_as")) for name in ids],
+        "is_known": [int(by_id.get(name, {}).get("is_known", 0)) for name in ids],
+        "nodes": [row],
+    }
+
+
+def _edge_directions(graph: Graph, node: str, near: Sequence[str]) -> list[int]:
+    """Return the bits of :func:`_edges` from the graph alone."""
+    position, bits = find_node(graph, node), dict.fromkeys(near, 0)
+    for ends, others, bit in ((*graph.edge_index, _OUT), (*graph.edge_index[::-1], _IN)):
+        for other in np.unique(others[ends == position]).tolist():
+            name = node_id(graph, other)
+            bits[name] = bits.get(name, 0) | bit
+    return [bits[name] for name in near]

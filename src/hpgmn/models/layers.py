@@ -115,7 +115,8 @@ class Affine(Initialised):
 
     def __init__(self, replicas: int, inputs: int, outputs: int) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.zeros(replicas, inputs, outputs))
+        # Not written to before it is drawn or loaded: rows of nodes make it wide.
+        self.weight = nn.Parameter(torch.empty(replicas, inputs, outputs))
         self.bias = nn.Parameter(torch.zeros(replicas, 1, outputs))
 
 

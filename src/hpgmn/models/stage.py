@@ -394,7 +394,9 @@ def trained_logits(
     task: TrainingTask, stage: TrainingStage, parameters: Parameters, nodes: Tensor | None = None
 ) -> Tensor:
     """Return the logits of a stage with trained parameters, as :func:`logits` does."""
-    load_parameters(stage.model.to(task.device), parameters)
+    model = stage.model.to(task.device)
+    for name, parameter in model.named_parameters():  # shared: copies of wide ones take long
+        parameter.data = parameters[name].to(parameter).expand_as(parameter)
     if nodes is None and stage.batch_size:
         nodes = torch.arange(task.graph.num_nodes)
     chosen = None if nodes is None else nodes.to(task.device).expand(len(task.replicas), -1)

@@ -15,14 +15,12 @@ import numpy as np
 
 from hpgmn.auditing.graph_audit import ALIKE, MEASURES
 from hpgmn.base.errors import MISSING, count_noun, format_duration, format_setting, percent
-from hpgmn.base.metrics import metric_words
 from hpgmn.evaluation.rankings import noise_words
 from hpgmn.evaluation.scores import class_scores
 from hpgmn.explain.descriptions import DIRECTIONS, describe_statistic
 from hpgmn.report import members, model_plots, plots
 from hpgmn.report.predictions import calibration_content, ranking_content, target_content
 from hpgmn.report.rendering import (
-    METRIC_NAMES,
     LearningCurves,
     ReportData,
     environment,
@@ -44,6 +42,8 @@ MOST_PATTERNS = 24
 """Patterns beyond which the heatmap shows the most used only."""
 MOST_BARS = 16
 """Classes beyond which the bars show those with the most sampled nodes only."""
+
+_SCRIPTS = ("contents.js", "explorer.js", "embedded.js")
 
 STAGE_NAMES = {
     "estimator": "Label estimator",
@@ -90,7 +90,7 @@ def render_report(data: ReportData) -> str:
             bodies["ranking"] = sections.ranking(**ranking_content(data, ranking))
         if data.metrics.get("members"):
             bodies["ensemble"] = sections.ensemble(**members.ensemble(data))
-        elif choice := members.choice(data, _metric_name(data)):
+        elif choice := members.choice(data, data.metric_name):
             bodies["choice"] = sections.choice(**choice)
     with _report_invalid("audit"):
         if "left_out" in data.audit:
@@ -121,7 +121,7 @@ def render_report(data: ReportData) -> str:
         title=f"{data.metrics['model']} on {data.metrics['graph']}",
         titles={key: title for key, title in sections.titles.items() if key in bodies},
         bodies=bodies,
-        script=resource("contents.js") + resource("explorer.js") if data.has_explorer else "",
+        script="".join(map(resource, _SCRIPTS)) if data.has_explorer else "",
         version=data.metrics.get("version") or "",
         created=data.metrics.get("created"),
         warnings=[warnings] if isinstance(warnings, str) else warnings,
@@ -141,22 +141,6 @@ def _report_invalid(part: str) -> Iterator[None]:
         raise ReportDataError(part, error) from None
 
 
-def _metric_name(data: ReportData) -> str:
-    name = str(data.metrics["metric"])
-    words = metric_words(name, data.metrics.get("positive"))
-    return words.replace(name, METRIC_NAMES.get(name, name.replace("_", " ")), 1)
-
-
-def _mean_and_std(data: ReportData, content: Mapping[str, Any], name: str) -> str:
-    """Format ``<name>_mean`` and ``<name>_std`` as ``84.12 ± 4.20%``."""
-    mean, std = number(content.get(f"{name}_mean")), number(content.get(f"{name}_std"))
-    if data.num_runs == 1 or math.isnan(mean) or math.isnan(std):
-        return data.format_score(mean)
-    if data.is_regression:
-        return f"{data.format_score(mean)} ± {data.format_score(std)}"
-    return f"{100 * mean:.2f} ± {100 * std:.2f}%"
-
-
 # Sections about the scores
 
 
@@ -164,17 +148,17 @@ def _headline(data: ReportData) -> dict[str, Any]:
     metrics = data.metrics
     over = f"mean and standard deviation of {data.num_runs} runs"
     over = over if data.num_runs > 1 else "single run"
-    tiles = [(f"Test {_metric_name(data)}", _mean_and_std(data, metrics, "test_score"), over)]
+    tiles = [(f"Test {data.metric_name}", data.format_mean(metrics, "test_score"), over)]
     is_accuracy = metrics["metric"] == "accuracy"
     accuracy = number(metrics.get("test_score_mean" if is_accuracy else "test_accuracy_mean"))
     if not is_accuracy and not math.isnan(accuracy):
-        tiles.append(("Test accuracy", _mean_and_std(data, metrics, "test_accuracy"), over))
+        tiles.append(("Test accuracy", data.format_mean(metrics, "test_accuracy"), over))
     estimator = mapping(metrics.get("label_estimator"))
     compared = "test_score" if "test_score_mean" in estimator else "test_accuracy"  # before 0.4
-    measure = _metric_name(data) if compared == "test_score" else "accuracy"
+    measure = data.metric_name if compared == "test_score" else "accuracy"
     baseline = number(estimator.get(f"{compared}_mean"))
     if not math.isnan(baseline):
-        score = _mean_and_std(data, estimator, compared)
+        score = data.format_mean(estimator, compared)
         tiles.append(("Label estimator", score, f"{measure} from attributes alone"))
     calibration = mapping(metrics.get("calibration"))
     by_class = "_by_class" if "ece_by_class_after_mean" in calibration else ""  # since 0.4
@@ -204,12 +188,12 @@ def _headline(data: ReportData) -> dict[str, Any]:
         "points": points,
         "versus_spread": versus_spread,
         "measure": measure,
-        "noise": noise and noise_words(noise, _metric_name(data)),
+        "noise": noise and noise_words(noise, data.metric_name),
     }
 
 
 def _scores(data: ReportData) -> dict[str, Any]:
-    metric = _metric_name(data)
+    metric = data.metric_name
     tests, vals, epochs = (data.per_run(name) for name in ("test_score", "val_score", "epochs"))
     num_splits, num_seeds = tests.shape
     splits = [str(split) for split in data.metrics["splits"]]
@@ -250,7 +234,7 @@ def _curves(data: ReportData) -> list[dict[str, Any]]:
         figures = [
             plots.loss_curves(stage, f"loss-{index}"),
             plots.score_curve(
-                stage, _metric_name(data), best, f"score-{index}", is_share=not data.is_regression
+                stage, data.metric_name, best, f"score-{index}", is_share=not data.is_regression
             ),
         ]
         if any(figures):

@@ -29,6 +29,7 @@ from hpgmn.base.errors import (
     format_time,
     percent,
 )
+from hpgmn.base.metrics import metric_words
 from hpgmn.graph import Array
 
 if TYPE_CHECKING:
@@ -86,11 +87,27 @@ class ReportData:
         """Whether labels are numbers, whose scores are no percentages."""
         return self.metrics["metric"] in TARGET_METRICS
 
+    @property
+    def metric_name(self) -> str:
+        """The metric in words, with its class."""
+        name = str(self.metrics["metric"])
+        words = metric_words(name, self.metrics.get("positive"))
+        return words.replace(name, METRIC_NAMES.get(name, name.replace("_", " ")), 1)
+
     def format_score(self, score: float) -> str:
         """Format the value of the run's metric; NaN is a dash."""
         if not self.is_regression:
             return percent(score)
         return MISSING if math.isnan(score) else format_score(self.metrics["metric"], score)
+
+    def format_mean(self, content: Mapping[str, Any], name: str) -> str:
+        """Format ``<name>_mean`` and ``<name>_std`` as ``84.12 ± 4.20%``."""
+        mean, std = number(content.get(f"{name}_mean")), number(content.get(f"{name}_std"))
+        if self.num_runs == 1 or math.isnan(mean) or math.isnan(std):
+            return self.format_score(mean)
+        if self.is_regression:
+            return f"{self.format_score(mean)} ± {self.format_score(std)}"
+        return f"{100 * mean:.2f} ± {100 * std:.2f}%"
 
     def format_difference(self, difference: float, sign: str = "") -> str:
         """Format a difference of two scores, in points if they are shares; NaN is a dash."""
@@ -146,12 +163,12 @@ def mapping(value: object) -> Mapping[str, Any]:
 
 
 @cache
-def environment() -> Environment:
-    """Return the template environment: autoescape, and control characters replaced."""
+def environment(package: str = "hpgmn.report") -> Environment:
+    """Return the environment of a package's templates: autoescape, control characters replaced."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     env = Environment(
-        loader=PackageLoader("hpgmn.report"),
+        loader=PackageLoader(package),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
@@ -182,8 +199,7 @@ def render_page(*, script: str = "", **context: Any) -> str:
 
     policy = "default-src 'none'; style-src 'unsafe-inline'"
     if script:
-        digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-        policy += f"; script-src 'sha256-{digest}'"
+        policy += f"; script-src {hash_source(script)}"
     return (
         environment()
         .get_template("report.html.j2")
@@ -196,13 +212,18 @@ def render_page(*, script: str = "", **context: Any) -> str:
     )
 
 
-def resource(name: str) -> Markup:
-    """Return a style sheet or script of the templates' folder."""
+def hash_source(text: str) -> str:
+    """Return what allows an inline script or style in a content security policy."""
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+
+
+def resource(name: str, package: str = "hpgmn.report") -> Markup:
+    """Return a style sheet or script of a package's templates."""
     from markupsafe import Markup
 
-    loader = environment().loader
-    assert loader is not None
-    return Markup(loader.get_source(environment(), name)[0])  # nosec B704
+    env = environment(package)
+    assert env.loader is not None
+    return Markup(env.loader.get_source(env, name)[0])  # nosec B704
 
 
 def printable(value: object) -> str:

@@ -121,7 +121,9 @@ def read_tables(
             (tables.edges, tables.target),
         )
     )
-    ids, labels, roles = _read_names(tables, has_integer_ids, progress)
+    ids, labels, roles = _read_names(
+        tables, has_integer_ids, progress, may_be_empty=onto is not None
+    )
     all_ids = ids
     if onto is not None:
         for role, noun, has_role in (
@@ -378,7 +380,7 @@ class EncodedWords:
 
 
 def _read_names(
-    tables: Tables, has_integer_ids: bool, progress: Progress
+    tables: Tables, has_integer_ids: bool, progress: Progress, *, may_be_empty: bool
 ) -> tuple[Any, EncodedWords, EncodedWords]:
     """Read ids, labels and split words; ids must be present and distinct."""
     table, step = tables.nodes, f"Reading the names in {tables.nodes.label}"
@@ -395,7 +397,7 @@ def _read_names(
             roles.add(as_text(table, tables.split, batch.column(tables.split)))
         count += batch.num_rows
         progress(step, count, None)
-    if not count:
+    if not count and not (may_be_empty and chunks):
         raise GraphError(f"{table.label} has no rows.", "Add a row for each node")
     ids = pa.chunked_array(chunks).combine_chunks()
     column = f"column '{tables.id}'"
@@ -485,7 +487,7 @@ def _text_array(ids: Any) -> Array:
     """Convert ids to the text array of a graph."""
     text = ids.cast(pa.large_string())
     width = pc.max(pc.utf8_length(text)).as_py()
-    array = np.empty(len(text), f"U{max(width, 1)}")
+    array = np.empty(len(text), f"U{max(width or 0, 1)}")
     for start in range(0, len(text), 1 << 16):
         part = text[start : start + (1 << 16)]
         array[start : start + len(part)] = part.to_pylist()

@@ -278,7 +278,9 @@ class MemoryTable(Table):
             else self._table.column(name)
             for name, kind in read_as.items()
         ]
-        yield from pa.table(columns, list(read_as)).to_batches(max_chunksize=rows)
+        table = pa.table(columns, list(read_as))
+        empty = [pa.RecordBatch.from_pylist([], schema=table.schema)]  # has the types of columns
+        yield from table.to_batches(max_chunksize=rows) or empty
 
 
 def _parse_text(column: Any) -> Any:

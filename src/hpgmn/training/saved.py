@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -440,8 +441,15 @@ class SavedModel:
             return None
         if self.node_ids is None or graph.node_ids is None:
             return np.full(graph.num_nodes, -1, np.int64)
-        positions = {node_id: number for number, node_id in enumerate(self.node_ids.tolist())}
-        return np.asarray([positions.get(name, -1) for name in graph.node_ids.tolist()], np.int64)
+        places = np.searchsorted(self.node_ids, graph.node_ids, sorter=self._id_order)
+        found = self._id_order[np.minimum(places, len(self.node_ids) - 1)]
+        return np.where(self.node_ids[found] == graph.node_ids, found, -1)
+
+    @cached_property
+    def _id_order(self) -> Array:
+        """The positions of the training nodes in the order of their ids."""
+        assert self.node_ids is not None
+        return np.argsort(self.node_ids).astype(np.int64)
 
     def _require_known_nodes(self, graph: Graph, columns: Array) -> None:
         """Refuse a graph without a known node if columns of the model's statistics are nodes."""

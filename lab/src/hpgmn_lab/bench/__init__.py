@@ -18,6 +18,7 @@ BENCHMARKS = {
     "workers": "two workers against one on independent runs of one thread each",
     "shards": "a sharded graph: the cost of each kind of work, and of training on the shards",
     "deterministic": "the cost of bit-identical results on a GPU, by model",
+    "serve": "hpgmn serve under load: latency, memory, and predictions after additions",
 }
 """Every benchmark of ``hpgmn bench`` and what it measures."""
 

@@ -137,6 +137,7 @@ _QUICK = {
     "shards": "--nodes 600 --degree 5 --attributes 8 --ranges 2 --memory 16 --sample 20 "
     "--set batch_size=64 --graphs {graphs}",
     "deterministic": "--models mlp,gcn --nodes 200 --epochs 3 --repeats 2",
+    "serve": "--nodes 500 --edges 1500 --epochs 2 --seconds 2 --added 20 --no-ensemble",
 }
 
 

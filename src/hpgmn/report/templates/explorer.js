@@ -1,17 +1,14 @@
-// The node explorer of a report: looks a node up in the page's own data and shows what is known.
+// The node explorer: shows a node of the address, of a report's own data or from a service.
 // Text from the data only ever becomes text: no markup is made from strings.
 "use strict";
-(() => {
-  const data = JSON.parse(document.getElementById("explorer-data").textContent);
-  const [input, options, status, result] = ["input", "options", "status", "result"].map((name) =>
+const explorer = (() => {
+  const [input, status, result] = ["input", "status", "result"].map((name) =>
     document.getElementById(`explorer-${name}`));
-  const listed = data.nodes.length;
+  let data = null; // the content that the shown node is of
+  let canOpen = () => true; // whether the id of another node is a link
   const LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ";
   const COLORS = ["#0072b2", "#b34700", "#00795a", "#a3457f", "#7a5c00", "#4b4bb3", "#a11d1d"];
   const SHAPES = ["circle", "square", "diamond", "triangle", "hexagon"];
-  const FOLDER = ", where RUN is the folder of this page.";
-  const SUGGESTED = 20;
-  const NEAREST = 3;
   const NAMED = 8; // ids in a sentence
   const LONGEST = 40; // letters of an id inside a table or a sentence
   const MOST_CLASSES = 12;
@@ -52,25 +49,40 @@
     return Number(text) === 0 ? text : `${value < 0 ? "−" : "+"}${text}`;
   }
 
-  function command(id) {
-    const plain = /^[\w.:@%+=/-]+$/.test(id);
-    return element("code", {},
-      `hpgmn explain RUN --node ${plain ? id : `'${id.replaceAll("'", "'\"'\"'")}'`}`);
+  const amount = (value, digits = 4) =>
+    Number(value).toLocaleString("en", { maximumSignificantDigits: digits });
+
+  function effect(value, digits = 2) { // of a regression in the unit of its target
+    if (!isRegression()) return signed(value, digits);
+    return `${value < 0 ? "−" : value > 0 ? "+" : ""}${amount(Math.abs(value), 3)}`;
   }
 
+  const outcome = () => (isRegression() ? "predicted value" : "log-odds");
+
+  function command(id) {
+    const plain = /^[\w.:@%+=/-]+$/.test(id);
+    const name = plain ? id : `'${id.replaceAll("'", "'\"'\"'")}'`;
+    return [element("code", {}, `hpgmn explain RUN --node ${name}`),
+      ", where RUN is the folder of this page."];
+  }
+
+  const isRegression = () => !data.classes.length; // nodes then count as texts of numbers
+
   function mark(label) {
+    if (isRegression()) return "";
     if (label < 0) return "?";
     const first = Math.floor(label / LETTERS.length);
     return (first ? LETTERS[(first - 1) % LETTERS.length] : "") + LETTERS[label % LETTERS.length];
   }
 
   function classWord(label) {
+    if (isRegression()) return label === null ? "unknown" : amount(label);
     return label < 0 ? "no known class" : `${mark(label)}: ${data.classes[label]}`;
   }
 
-  function idLink(id) {
-    const about = place.has(id) ? { href: address(id), title: id } : { title: id };
-    return element(place.has(id) ? "a" : "span", about, short(id, LONGEST));
+  function idLink(id, longest = LONGEST) {
+    const about = canOpen(id) ? { href: address(id), title: id } : { title: id };
+    return element(canOpen(id) ? "a" : "span", about, short(id, longest));
   }
 
   function linked(ids) {
@@ -80,64 +92,26 @@
 
   const idsOf = (places) => places.map((number) => data.ids[number]);
 
-  // Looking up.
-
-  const place = new Map(); // of the listed nodes, by id
-  const folded = new Map(); // the same without capitals
-  for (let number = listed - 1; number >= 0; number -= 1) {
-    place.set(data.ids[number], number);
-    folded.set(data.ids[number].trim().toLowerCase(), number);
-  }
-
-  function find(id) {
-    return place.get(id) ?? place.get(id.trim()) ?? folded.get(id.trim().toLowerCase());
-  }
-
-  function distance(one, other) {
-    let before = Array.from({ length: other.length + 1 }, (_, column) => column);
-    for (let row = 1; row <= one.length; row += 1) {
-      const now = [row];
-      for (let column = 1; column <= other.length; column += 1) {
-        const changed = before[column - 1] + (one[row - 1] === other[column - 1] ? 0 : 1);
-        now.push(Math.min(changed, before[column] + 1, now[column - 1] + 1));
-      }
-      before = now;
-    }
-    return before[other.length];
-  }
-
-  function nearest(id) {
-    const wanted = id.trim().toLowerCase().slice(0, 60);
-    return data.ids.slice(0, listed)
-      .map((other, number) => [distance(wanted, other.toLowerCase().slice(0, 60)), number])
-      .sort((a, b) => a[0] - b[0] || a[1] - b[1])
-      .slice(0, NEAREST)
-      .map((pair) => pair[1]);
-  }
-
-  function suggest() {
-    const wanted = input.value.trim().toLowerCase();
-    const starts = [];
-    const holds = [];
-    for (let number = 0; number < listed && starts.length < SUGGESTED; number += 1) {
-      const at = data.ids[number].toLowerCase().indexOf(wanted);
-      if (at === 0) starts.push(number);
-      else if (at > 0 && holds.length < SUGGESTED) holds.push(number);
-    }
-    options.replaceChildren(...[...starts, ...holds].slice(0, SUGGESTED)
-      .map((number) => element("option", { value: data.ids[number] })));
-  }
-
   // The text about a node.
 
   const answerOf = (node) => node.ensemble || [node.prediction, node.probabilities[node.prediction]];
 
+  function decisionWords(node) {
+    if (isRegression()) {
+      const intervals = node.intervals.length ? ` (${node.intervals.join("; ")})` : "";
+      return `Predicted value: ${node.value}${intervals}.`;
+    }
+    const [label, chance] = answerOf(node);
+    return `Predicted class: ${quoted(data.classes[label])}, probability ${percent(chance)}.`;
+  }
+
   function roleWords(node) {
     const right = node.label === answerOf(node)[0];
-    const label = node.label === null ? "" : quoted(data.classes[node.label]);
+    const label = node.label === null ? "" : quoted(data.classes[node.label] ?? node.label);
     if (node.role === "train") return `Train node, label ${label}.`;
     const kind = { val: "Validation node", test: "Test node" }[node.role];
     if (!label) return kind ? `${kind}, label unknown.` : "Label unknown.";
+    if (isRegression()) return `${kind || "Node outside the split"}, label ${label}.`;
     const outcome = right ? "correct" : "wrong";
     return `${kind || "Node outside the split"}, label ${label}: ${outcome} prediction.`;
   }
@@ -162,9 +136,10 @@
   }
 
   function contributions(caption, head, values) {
-    const largest = Math.max(0.05, ...values.map(([, value]) => Math.abs(value)));
+    const least = isRegression() ? 0 : 0.05;
+    const largest = Math.max(least, ...values.map(([, value]) => Math.abs(value)));
     const rows = values.map(([words, value, error]) => [words, bar(value, largest, "signed"),
-      signed(value, 2) + (error ? ` ± ${error.toFixed(2)}` : "")]);
+      effect(value) + (error ? ` ± ${effect(error).replace("+", "")}` : "")]);
     return table(caption, [head, "", "Share"], rows, "bars");
   }
 
@@ -172,8 +147,9 @@
     const values = node.shares.map((share, number) => [data.statistics[number], share])
       .sort((a, b) => b[1] - a[1])
       .map(([[name, words], share]) => [[words, element("span", { class: "rest" }, name)], share]);
-    const unit = node.baseline === undefined ? "log-odds"
-      : `log-probability (mean train node: ${percent(Math.exp(node.baseline))})`;
+    const start = isRegression() ? amount(node.baseline) : percent(Math.exp(node.baseline));
+    const unit = node.baseline === undefined ? outcome()
+      : `${isRegression() ? outcome() : "log-probability"} (mean train node: ${start})`;
     return contributions(`Contribution of each statistic to the ${unit}`, "Statistic", values);
   }
 
@@ -206,17 +182,22 @@
   function neighborTable(node) {
     const rows = node.neighbors.map((other, number) => {
       const taken = data.counts_as[other];
-      const how = taken < 0 ? "" : data.is_known[other] ? ", label" : ", pseudo-label";
+      const guess = isRegression() ? ", predicted" : ", pseudo-label";
+      const how = taken === null || taken < 0 ? "" : data.is_known[other] ? ", label" : guess;
       const cells = [idLink(data.ids[other]), classWord(taken) + how, edgeWords(node.edges[number])];
-      return node.support ? [...cells, signed(100 * node.support[number], 2)] : cells;
+      const points = isRegression() ? 1 : 100;
+      return node.support ? [...cells, effect(points * node.support[number])] : cells;
     });
-    const adds = node.support ? ", with their effect on the probability in percentage points" : "";
-    const head = ["Neighbour", "Counts as", "Edge", ...(node.support ? ["Points"] : [])];
+    const unit = isRegression() ? "predicted value" : "probability in percentage points";
+    const adds = node.support ? `, with their effect on the ${unit}` : "";
+    const head = ["Neighbour", "Counts as", "Edge",
+      ...(node.support ? [isRegression() ? "Effect" : "Points"] : [])];
     return table(`Neighbours, ${rows.length} of ${node.degree}${adds}`, head, rows, "neighbors");
   }
 
   function withoutWords(changed) {
-    const then = `${quoted(data.classes[changed.prediction])} (${percent(changed.probability)})`;
+    const then = isRegression() ? amount(changed.prediction)
+      : `${quoted(data.classes[changed.prediction])} (${percent(changed.probability)})`;
     return element("p", {}, "Without ", ...linked(idsOf(changed.neighbors)), `: ${then}.`);
   }
 
@@ -226,7 +207,7 @@
     if (node.without && String(node.without.neighbors) !== String(node.turning?.neighbors)) {
       said.push(withoutWords(node.without));
     }
-    if (node.without && !node.turning) {
+    if (node.without && !node.turning && !isRegression()) {
       said.push(element("p", {}, "Removing the supporting neighbours one after the other does not "
         + "change the class."));
     }
@@ -246,8 +227,9 @@
   }
 
   function nodeShape(label, x, y, size) {
-    const color = label < 0 ? "#6e7781" : COLORS[label % COLORS.length];
-    const shape = label < 0 ? "circle" : SHAPES[label % SHAPES.length];
+    const isPlain = isRegression() || label < 0;
+    const color = isPlain ? "#6e7781" : COLORS[label % COLORS.length];
+    const shape = isPlain ? "circle" : SHAPES[label % SHAPES.length];
     const outline = shape === "circle" ? drawn("circle", { cx: x, cy: y, r: size, fill: color })
       : drawn("polygon", { points: shapePoints(shape, x, y, size), fill: color });
     const low = shape === "triangle" ? 0.48 : 0.36;
@@ -283,8 +265,8 @@
         "text-anchor": side, "font-size": 12, class: "name" }, short(id, 14)));
     }
     const title = drawn("title", {}, `${id}, ${classWord(data.counts_as[other])}`);
-    const group = drawn("g", { class: other < listed ? "neighbor open" : "neighbor" }, title, ...parts);
-    if (other < listed) group.addEventListener("click", () => { location.hash = address(id); });
+    const group = drawn("g", { class: canOpen(id) ? "neighbor open" : "neighbor" }, title, ...parts);
+    if (canOpen(id)) group.addEventListener("click", () => { location.hash = address(id); });
     return group;
   }
 
@@ -292,7 +274,8 @@
     const count = node.neighbors.length;
     const withNames = count <= LABELLED;
     const radius = count > 24 ? 185 : 130;
-    const largest = Math.max(0.01, ...(node.support || []).map(Math.abs)); // from one point on
+    const least = isRegression() ? 1e-12 : 0.01; // from one point on
+    const largest = Math.max(least, ...(node.support || []).map(Math.abs));
     const spokes = [];
     const marks = [];
     node.neighbors.forEach((other, number) => {
@@ -308,6 +291,7 @@
   }
 
   function legend(node) {
+    if (isRegression()) return "";
     const shown = new Set([node.prediction, ...node.neighbors.map((other) => data.counts_as[other])]);
     const items = [...shown].sort((a, b) => a - b).map((label) => element("li", {},
       drawn("svg", { viewBox: "-17 -17 34 34", width: 22, height: 22, "aria-hidden": "true" },
@@ -319,7 +303,8 @@
     if (!node.degree) return [element("p", {}, "The node has no neighbours.")];
     const rest = node.degree - node.neighbors.length;
     const words = [node.support
-      ? "Line width: effect on the probability of the class; dashed: negative."
+      ? `Line width: effect on the ${isRegression() ? "predicted value"
+        : "probability of the class"}; dashed: negative.`
       : "The effect of each neighbour is not on this page."];
     if (data.directed) words.push("Arrows show the direction of edges.");
     if (rest > 0) words.push(`${rest} more neighbours are not drawn.`);
@@ -337,37 +322,39 @@
     return [element("details", {}, element("summary", {}, "How to read it"), items)];
   }
 
-  function show(number) {
+  // Show a node of some content; return a sentence about it.
+  function show(content, number, isListed = () => true) {
+    [data, canOpen] = [content, isListed];
     const [id, node] = [data.ids[number], data.nodes[number]];
-    const [label, chance] = answerOf(node);
-    const decision = `Predicted class: ${quoted(data.classes[label])}, probability ${percent(chance)}.`;
+    const said = `${decisionWords(node)} ${roleWords(node)}`;
     const parts = [
       element("h3", { id: "explorer-node", tabindex: "-1" }, `Node ${id}`),
-      element("p", {}, element("strong", {}, decision), ` ${roleWords(node)}`),
-      element("div", { class: "why" }, probabilities(node), ...(node.shares ? [shares(node)] : []),
+      element("p", {}, element("strong", {}, decisionWords(node)), ` ${roleWords(node)}`),
+      ...(data.member ? [element("p", { class: "quiet" },
+        `Explained by the member ${quoted(data.member)} of the ensemble alone`
+        + `${isRegression() ? `, which predicts ${amount(node.prediction)}` : ""}.`)] : []),
+      element("div", { class: "why" }, ...(isRegression() ? [] : [probabilities(node)]),
+        ...(node.shares ? [shares(node)] : []),
         ...((node.columns || []).length ? [contributions("Contribution of its own columns to the "
-          + "log-odds, the largest", "Column", node.columns)] : [])),
-      ...(node.patterns ? [patterns(node)] : []),
+          + `${outcome()}, the largest`, "Column", node.columns)] : [])),
+      ...((node.patterns || []).length ? [patterns(node)] : []),
       element("h4", {}, "Neighbourhood"), ...neighborhood(id, node), ...withoutThem(node),
     ];
     if (node.degree && !node.support) {
-      parts.push(element("p", {}, "Effects of neighbours: ",
-        command(id), FOLDER));
+      parts.push(element("p", {}, "Effects of neighbours: ", ...command(id)));
     }
     result.replaceChildren(...parts, ...notes(node));
-    return `Node ${id}. ${decision} ${roleWords(node)}`;
+    return `Node ${id}. ${said}`;
   }
 
-  function missing(id) {
-    const all = listed === data.num_nodes;
-    const words = all ? `There is no node ${quoted(id)}.`
-      : `Node ${quoted(id)} is not among the ${listed} of ${data.num_nodes} nodes on this page.`;
-    const near = idsOf(nearest(id));
-    const parts = [element("p", { class: "missing" }, `${words} Nearest ids: `, ...linked(near), ".")];
-    if (!all) parts.push(element("p", {}, "For any other node: ", command(id), FOLDER));
-    result.replaceChildren(...parts);
-    return `${words} Nearest ids: ${near.join(", ")}.`;
+  // Say that a node cannot be shown, with links to others; return the sentence.
+  function refuse(words, ids = [], ...more) {
+    const near = ids.length ? [" Nearest ids: ", ...linked(ids), "."] : [];
+    result.replaceChildren(element("p", { class: "missing" }, words, ...near), ...more);
+    return ids.length ? `${words} Nearest ids: ${ids.join(", ")}.` : words;
   }
+
+  // The address.
 
   function asked() {
     if (!location.hash.startsWith("#node=")) return null;
@@ -378,33 +365,37 @@
     }
   }
 
-  function answer(id) {
-    const number = find(id);
-    if (input.value.trim().toLowerCase() !== id.trim().toLowerCase()) input.value = id;
-    status.textContent = number === undefined ? missing(id) : show(number);
+  // Follow the address: `answer` shows the node of an id and returns, or promises, a sentence
+  // about it, null if another node was asked for meanwhile; `resolve` returns the id that a typed
+  // text stands for. Returns a function that follows the present address.
+  function start(answer, resolve) {
+    async function reply(id) {
+      if (input.value.trim().toLowerCase() !== id.trim().toLowerCase()) input.value = id;
+      const said = await answer(id);
+      if (said !== null) status.textContent = said;
+      return said !== null;
+    }
+
+    async function follow(moveFocus) {
+      const id = asked();
+      if (id === null || !(await reply(id))) return;
+      document.getElementById("explorer").scrollIntoView();
+      if (moveFocus) document.getElementById("explorer-node")?.focus();
+    }
+
+    document.getElementById("explorer-form").addEventListener("submit", (event) => {
+      event.preventDefault();
+      if (!input.value.trim()) return;
+      const wanted = address(resolve(input.value));
+      if (location.hash === wanted) reply(input.value);
+      else location.hash = wanted; // so that back and forward go through the nodes
+    });
+    window.addEventListener("hashchange", () =>
+      follow(!document.activeElement?.closest("#explorer-form"))); // who types goes on typing
+    document.getElementById("explorer-tool").hidden = false;
+    follow(false);
+    return follow;
   }
 
-  function follow(moveFocus) {
-    const id = asked();
-    if (id === null) return;
-    answer(id);
-    document.getElementById("explorer").scrollIntoView();
-    if (moveFocus) document.getElementById("explorer-node")?.focus();
-  }
-
-  document.getElementById("explorer-form").addEventListener("submit", (event) => {
-    event.preventDefault();
-    if (!input.value.trim()) return;
-    const found = find(input.value);
-    const wanted = address(found === undefined ? input.value : data.ids[found]);
-    if (location.hash === wanted) answer(input.value);
-    else location.hash = wanted; // so that back and forward go through the nodes
-  });
-  input.addEventListener("input", suggest);
-  input.addEventListener("focus", suggest);
-  window.addEventListener("hashchange", () =>
-    follow(!document.activeElement?.closest("#explorer-form"))); // who types goes on typing
-  document.getElementById("explorer-tool").hidden = false;
-  if (asked() === null) show(0);
-  else follow(false);
+  return { asked, bar, command, element, idLink, percent, refuse, show, start, table };
 })();

@@ -1,0 +1,1 @@
+"""A trained run that serves predictions on a graph that grows."""

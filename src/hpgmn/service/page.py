@@ -1,0 +1,204 @@
+"""The page at ``/``: search, ranked list and node explorer over the live graph.
+
+The page itself holds no data: its script fetches them from the routes below ``/page``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hpgmn.base.errors import count_noun, format_time
+from hpgmn.base.tasks import is_known
+from hpgmn.explain.explorer import explained_node_data
+from hpgmn.explain.node import find_node
+from hpgmn.report.rendering import (
+    ReportData,
+    environment,
+    format_count,
+    format_value,
+    hash_source,
+    resource,
+)
+from hpgmn.runs.outputs import roles
+from hpgmn.service.live import LiveRun
+
+if TYPE_CHECKING:
+    from fastapi import APIRouter
+
+MOST_MATCHES = 20
+"""Ids that a search returns."""
+MOST_RANKED = 50
+"""Nodes in the ranked list."""
+
+_PACKAGE = "hpgmn.service"
+
+
+def page_router(live: LiveRun, compute: Callable[..., Awaitable[Any]] | None = None) -> APIRouter:
+    """Return the routes of the page; ``/`` alone needs no token.
+
+    Args:
+        compute: awaits a function with its arguments on the thread that owns the graph [any
+            thread].
+    """
+    from fastapi import APIRouter
+    from starlette.concurrency import run_in_threadpool
+    from starlette.responses import HTMLResponse, JSONResponse, Response
+
+    call = compute or run_in_threadpool
+    router = APIRouter(include_in_schema=False)
+
+    @router.get("/", response_model=None)
+    async def get_page() -> Response:
+        content, policy = render_page()
+        headers = {
+            "Content-Security-Policy": policy,
+            "X-Content-Type-Options": "nosniff",
+            "Referrer-Policy": "no-referrer",
+            "Cache-Control": "no-cache",
+        }
+        return HTMLResponse(content, headers=headers)
+
+    async def reply(function: Callable[..., Any], *arguments: Any) -> Response:
+        content = await call(function, live, *arguments)
+        return JSONResponse(content, headers={"Cache-Control": "no-store"})
+
+    @router.get("/page/summary", response_model=None)
+    async def get_summary() -> Response:
+        return await reply(summary_data)
+
+    @router.get("/page/search", response_model=None)
+    async def get_matches(q: str = "") -> Response:
+        return await reply(_matches, q)
+
+    @router.get("/page/top", response_model=None)
+    async def get_top(of: str | None = None) -> Response:
+        return await reply(ranked_data, of)
+
+    @router.get("/page/node", response_model=None)
+    async def get_node(id: str) -> Response:
+        return await reply(node_data, id)
+
+    return router
+
+
+@cache
+def render_page() -> tuple[str, str]:
+    """Return the page and its content security policy, which allows its own parts alone."""
+    script = resource("explorer.js") + resource("page.js", _PACKAGE)
+    styles = resource("style.css") + resource("explorer.css") + resource("page.css", _PACKAGE)
+    page = environment(_PACKAGE).get_template("page.html.j2")
+    policy = (
+        f"default-src 'none'; script-src {hash_source(script)}; style-src {hash_source(styles)}; "
+        "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    )
+    return page.render(script=script, styles=styles), policy
+
+
+def summary_data(live: LiveRun) -> dict[str, Any]:
+    """Return the facts about run and graph, and the classes to rank by."""
+    metrics, trained, names = live.run.metrics, live.run.graph, live.class_names
+    data = ReportData({}, metrics, (), names, np.zeros((0, 0)))
+    runs = f"mean of {count_noun(data.num_runs, 'run')}" if data.num_runs > 1 else "single run"
+    seeds = count_noun(int(metrics["seeds"]), "seed")
+    facts = [
+        (f"Test {data.metric_name}", data.format_mean(metrics, "test_score"), runs),
+        ("Model", metrics["model"], f"split {live.split}, {seeds}"),
+        ("Nodes", format_count(live.num_nodes), _growth(live.num_nodes - trained.num_nodes)),
+        (
+            "Edges",
+            format_count(live.num_edges),
+            _growth(live.num_edges - trained.full.num_listed_edges),
+        ),
+        ("Trained", format_time(metrics["created"]), f"hpgmn {metrics['version']}"),
+    ]
+    return {
+        "title": f"{metrics['model']} on {metrics['graph']}",
+        "facts": facts,
+        "classes": names,
+        "class": _ranked_class(live),
+    }
+
+
+def _growth(added: int) -> str:
+    return f"{format_count(added)} added since training" if added else "as trained"
+
+
+def _ranked_class(live: LiveRun) -> str | None:
+    """Return the class to rank by if none is chosen; None of a regression."""
+    return live.positive or (live.class_names[0] if live.class_names else None)
+
+
+def search_ids(ids: Iterable[str], text: str, most: int = MOST_MATCHES) -> list[str]:
+    """Return ids that start with a text, then others that contain it; capitals do not matter.
+
+    >>> search_ids(["xa", "Ab", "b", "a"], "a")
+    ['a', 'Ab', 'xa']
+    """
+    wanted = text.strip().lower()
+    groups: list[list[str]] = [[], [], []]  # equal, starts with it, contains it
+    for name in ids:
+        lowered = name.lower()
+        if wanted in lowered:
+            kind = 0 if lowered == wanted else 1 if lowered.startswith(wanted) else 2
+            if len(groups[kind]) < most:
+                groups[kind].append(name)
+    return [name for group in groups for name in group][:most]
+
+
+def _matches(live: LiveRun, text: str) -> dict[str, Any]:
+    assert live.graph.node_ids is not None
+    ids = search_ids(live.graph.node_ids.tolist(), text, MOST_MATCHES + 1)
+    return {"ids": ids[:MOST_MATCHES], "has_more": len(ids) > MOST_MATCHES}
+
+
+def ranked_data(live: LiveRun, of: str | None = None) -> dict[str, Any]:
+    """Return the unlabelled nodes with the highest probability of a class, or the highest value."""
+    chosen = of or _ranked_class(live)
+    rows = live.top(MOST_RANKED, chosen)
+    return {
+        "class": chosen,
+        "rows": [
+            {
+                "id": str(row["id"]),
+                "probability": row["probabilities"][chosen] if chosen else None,
+                "value": None if chosen else format_value(row["prediction"]),
+                "reason": row["reason"],
+            }
+            for row in rows
+        ],
+    }
+
+
+def node_data(live: LiveRun, node_id: str) -> dict[str, Any]:
+    """Return what the explorer shows about a node of the current graph."""
+    position = find_node(live.graph, node_id)  # proposes similar ids
+    explanation = live.explain(node_id)
+    graph, names = live.graph, live.class_names
+    content = explained_node_data(explanation, graph, names)
+    trained, label = live.run.graph, graph.y[position]
+    is_new = position >= trained.num_nodes
+    row = content["nodes"][0]
+    row["role"] = "unlabelled" if is_new else str(roles(trained.split(live.split))[position])
+    row["label"] = None
+    if is_known(label):
+        row["label"] = int(label) if names else format_value(float(label))
+    if not names:
+        [prediction] = live.predict([node_id])
+        row["value"] = format_value(prediction["prediction"])
+        row["intervals"] = _interval_texts(prediction["intervals"])
+    return content
+
+
+def _interval_texts(intervals: dict[str, float | None]) -> list[str]:
+    """Describe the finite intervals of a regression, narrowest first."""
+    texts = []
+    for name, low in intervals.items():
+        end, coverage = name.split("_")
+        high = intervals[f"high_{coverage}"]
+        if end == "low" and low is not None and high is not None:
+            texts.append(f"{coverage} %: {format_value(low)} to {format_value(high)}")
+    return texts

@@ -1,0 +1,80 @@
+"""``hpgmn serve``: options and their refusals; the service itself is in ``tests/service``."""
+
+import importlib.util
+
+import pytest
+
+from hpgmn.cli import main
+
+
+@pytest.fixture
+def served(monkeypatch):
+    """The options with which the service would start."""
+    found = []
+    monkeypatch.setattr("hpgmn.service.server.serve", lambda options, say: found.append(options))
+    monkeypatch.delenv("HPGMN_TOKEN", raising=False)
+    return found
+
+
+def test_options_reach_the_service(served, tmp_path, monkeypatch):
+    token = tmp_path / "token"
+    token.write_text("from-file\n")
+    monkeypatch.setenv("HPGMN_TOKEN", "from-environment")
+    options = ["--port", "9", "--read-only", "--workers", "3", "--timeout", "2"]
+    assert main(["serve", "run", *options, "--max-body", "5", "--max-items", "6"]) == 0
+    assert main(["serve", "run", "--token-file", str(token)]) == 0
+    first, second = served
+    assert (first.port, first.read_only, first.workers) == (9, True, 3)
+    assert (first.limits.max_body, first.limits.max_items, first.limits.timeout) == (5, 6, 2)
+    assert first.token == "from-environment"
+    assert second.token == "from-file"
+    assert second.host == "127.0.0.1"
+    assert "from-file" not in repr(second)
+
+
+@pytest.mark.parametrize("content", [b"", b"  \n", b"two\nlines", b"\xff", None])
+def test_a_file_without_a_token_is_refused(served, tmp_path, capsys, content):
+    path = tmp_path / "token"
+    if content is not None:
+        path.write_bytes(content)
+    assert main(["serve", "run", "--token-file", str(path)]) == 2
+    assert str(path) in capsys.readouterr().err.replace("\n", "")
+    assert not served
+
+
+def test_an_empty_variable_is_no_token(served, monkeypatch, capsys):
+    monkeypatch.setenv("HPGMN_TOKEN", "")
+    assert main(["serve", "run"]) == 2
+    assert "HPGMN_TOKEN" in capsys.readouterr().err
+
+
+def test_an_open_service_without_a_token_is_warned_of(served, capsys):
+    assert main(["serve", "run", "--host", "0.0.0.0"]) == 0
+    assert "0.0.0.0" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("options", "remedy"),
+    [
+        (["--workers", "2"], "--read-only"),
+        (["--workers", "0"], "--workers"),
+        (["--timeout", "0"], "--timeout"),
+        (["--timeout", "nan"], "--timeout"),
+        (["--max-body", "0"], "--max-body"),
+        (["--port", "70000"], "--port"),
+        (["--host", "999.0.0.1", "--port", "0"], "--host"),
+    ],
+)
+def test_impossible_options_are_refused(own_run, capsys, options, remedy, monkeypatch):
+    monkeypatch.delenv("HPGMN_TOKEN", raising=False)
+    assert main(["serve", str(own_run), *options]) == 2
+    assert remedy in capsys.readouterr().err
+
+
+def test_a_missing_extra_gives_the_line_to_install(own_run, capsys, monkeypatch):
+    find = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name, *a: None if name == "uvicorn" else find(name, *a)
+    )
+    assert main(["serve", str(own_run)]) == 2
+    assert "pip install 'hpgmn[serve]'" in capsys.readouterr().err
