@@ -1,6 +1,7 @@
 """Small tables, of which the first part is trained on."""
 
 import numpy as np
+
 SHORT = {"epochs": 4, "estimator_epochs": 4, "hidden_dim": 8, "num_patterns": 3}
 SHORT |= {"patience": 0, "estimator_patience": 0}
 NUM_NODES, NUM_OLD, NUM_EDGES = 90, 70, 160
