@@ -213,7 +213,7 @@ def read_graph_tables(
     data = read_tables(tables, progress, log, onto=onto, earlier_ids=earlier_ids)
     progress("Checking the graph", 0, None)
     if onto is not None:
-        return extend(onto, data, name)
+        return _extend(onto, data, name)
     graph = _make_graph(cls, data, name)
     if data.as_of is not None:
         fitted = None if data.preparation is None else Preparation.from_dict(data.preparation)
@@ -242,7 +242,7 @@ def _make_graph(cls: Any, data: TableData, name: str) -> Any:
     return graph
 
 
-def extend(graph: Any, new: TableData, name: str) -> Any:
+def _extend(graph: Any, new: TableData, name: str) -> Any:
     """Return the graph with new nodes after its own; they are in no part of its splits."""
     from hpgmn.tables.edge_columns import add_aggregates
     from hpgmn.tables.preparation import Preparation
