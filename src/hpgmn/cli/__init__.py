@@ -27,6 +27,7 @@ COMMANDS = {
     "predict": "predict",
     "evaluate": "evaluate",
     "explain": "explain",
+    "export": "export",
     "report": "report",
     "statistics": "statistics",
     "audit": "audit",
