@@ -29,7 +29,7 @@ from hpgmn.explain.descriptions import STATISTICS
 from hpgmn.graph import Array, Graph
 from hpgmn.models.stage import Parameters
 from hpgmn.runs.folder import GRAPH_FILE
-from hpgmn.statistics import StatisticsSettings, averaged_statistic, base_name
+from hpgmn.statistics import StatisticsSettings, averaged_statistic, base_name, statistic_names
 from hpgmn.statistics.local import definition
 from hpgmn.statistics.settings import mode_of, type_of
 from hpgmn.training.ensemble import MEMBERS_FOLDER, SavedEnsemble, member_folder
@@ -193,17 +193,16 @@ def onnx_graph(model: SavedModel) -> Any:
 
 
 def _inputs(model: SavedModel) -> dict[str, list[str | int]]:
-    """Return the shape of each input, by name."""
+    """Return the shape of each input, by name, in the order in which encodings are joined."""
     parameters = model.done["main"]
-    widths = {"attributes": parameters["encode.first.weight"]} if model.name == "mlp" else {}
-    for name, value in parameters.items():
-        if name.startswith("encode.") and name.endswith(".first.weight") and name.count(".") == 3:
-            widths[name.split(".")[1]] = value
-    seeds = len(model.replicas)
-    return {
-        name: [*([seeds] if is_per_seed(model, name) else []), "batch", value.shape[1]]
-        for name, value in widths.items()
-    }
+    if model.name == "mlp":
+        return {"attributes": ["batch", parameters["encode.first.weight"].shape[1]]}
+    seeds, types = len(model.replicas), model.metadata.get("edge_type_names", ())
+    shapes: dict[str, list[str | int]] = {}
+    for name in statistic_names(model.replicas[0].settings, len(types)):
+        width = parameters[f"encode.{name}.first.weight"].shape[1]
+        shapes[name] = [*([seeds] if is_per_seed(model, name) else []), "batch", width]
+    return shapes
 
 
 class _Network:
