@@ -206,14 +206,16 @@ def train(
                 "single": single,
                 "members": members,
                 "portfolio": not no_portfolio,
-                "callbacks": _callbacks(tensorboard, csv),
+                "callbacks": _callbacks(tensorboard, csv, append=resume),
             }
             run = _train(graph, names[0] if names else None, config, options)
             if run.metrics.get("interrupted"):
                 raise typer.Exit(130)
 
 
-def _callbacks(tensorboard: Path | None, csv: Path | None) -> list[Callable[[Progress], None]]:
+def _callbacks(
+    tensorboard: Path | None, csv: Path | None, *, append: bool
+) -> list[Callable[[Progress], None]]:
     """Return the callbacks that record learning curves."""
     from hpgmn.training.callbacks import CSVHistory, TensorBoard
 
@@ -221,7 +223,7 @@ def _callbacks(tensorboard: Path | None, csv: Path | None) -> list[Callable[[Pro
     if tensorboard is not None:
         recorders.append(TensorBoard(tensorboard))
     if csv is not None:
-        recorders.append(CSVHistory(csv))
+        recorders.append(CSVHistory(csv, append=append))
     return recorders
 
 

@@ -68,7 +68,7 @@ def render_report(data: ReportData) -> str:
     """Return the HTML page of a run; ReportDataError for data of an unexpected form."""
     sections: Any = environment().get_template("sections.html.j2").module
     with _report_invalid("metrics"):
-        headline = _headline(data)
+        shown = headline(data)
         warnings = data.metrics.get("warnings") or []
         summary = dict(mapping(data.metrics.get("graph_summary")))
         for key in ("class_names", *(("num_classes", "is_regression") * data.is_regression)):
@@ -90,7 +90,7 @@ def render_report(data: ReportData) -> str:
             bodies["ranking"] = sections.ranking(**ranking_content(data, ranking))
         if data.metrics.get("members"):
             bodies["ensemble"] = sections.ensemble(**members.ensemble(data))
-        elif choice := members.choice(data, _metric_name(data)):
+        elif choice := members.choice(data, metric_name(data)):
             bodies["choice"] = sections.choice(**choice)
     with _report_invalid("audit"):
         if "left_out" in data.audit:
@@ -126,7 +126,7 @@ def render_report(data: ReportData) -> str:
         created=data.metrics.get("created"),
         warnings=[warnings] if isinstance(warnings, str) else warnings,
         num_runs=data.num_runs,
-        **headline,
+        **shown,
     )
 
 
@@ -141,7 +141,8 @@ def _report_invalid(part: str) -> Iterator[None]:
         raise ReportDataError(part, error) from None
 
 
-def _metric_name(data: ReportData) -> str:
+def metric_name(data: ReportData) -> str:
+    """Return the name of the run's metric in words."""
     name = str(data.metrics["metric"])
     words = metric_words(name, data.metrics.get("positive"))
     return words.replace(name, METRIC_NAMES.get(name, name.replace("_", " ")), 1)
@@ -160,18 +161,19 @@ def _mean_and_std(data: ReportData, content: Mapping[str, Any], name: str) -> st
 # Sections about the scores
 
 
-def _headline(data: ReportData) -> dict[str, Any]:
+def headline(data: ReportData) -> dict[str, Any]:
+    """Return the main numbers of a run: name, value and remark of each tile, and comparisons."""
     metrics = data.metrics
     over = f"mean and standard deviation of {data.num_runs} runs"
     over = over if data.num_runs > 1 else "single run"
-    tiles = [(f"Test {_metric_name(data)}", _mean_and_std(data, metrics, "test_score"), over)]
+    tiles = [(f"Test {metric_name(data)}", _mean_and_std(data, metrics, "test_score"), over)]
     is_accuracy = metrics["metric"] == "accuracy"
     accuracy = number(metrics.get("test_score_mean" if is_accuracy else "test_accuracy_mean"))
     if not is_accuracy and not math.isnan(accuracy):
         tiles.append(("Test accuracy", _mean_and_std(data, metrics, "test_accuracy"), over))
     estimator = mapping(metrics.get("label_estimator"))
     compared = "test_score" if "test_score_mean" in estimator else "test_accuracy"  # before 0.4
-    measure = _metric_name(data) if compared == "test_score" else "accuracy"
+    measure = metric_name(data) if compared == "test_score" else "accuracy"
     baseline = number(estimator.get(f"{compared}_mean"))
     if not math.isnan(baseline):
         score = _mean_and_std(data, estimator, compared)
@@ -204,12 +206,12 @@ def _headline(data: ReportData) -> dict[str, Any]:
         "points": points,
         "versus_spread": versus_spread,
         "measure": measure,
-        "noise": noise and noise_words(noise, _metric_name(data)),
+        "noise": noise and noise_words(noise, metric_name(data)),
     }
 
 
 def _scores(data: ReportData) -> dict[str, Any]:
-    metric = _metric_name(data)
+    metric = metric_name(data)
     tests, vals, epochs = (data.per_run(name) for name in ("test_score", "val_score", "epochs"))
     num_splits, num_seeds = tests.shape
     splits = [str(split) for split in data.metrics["splits"]]
@@ -250,7 +252,7 @@ def _curves(data: ReportData) -> list[dict[str, Any]]:
         figures = [
             plots.loss_curves(stage, f"loss-{index}"),
             plots.score_curve(
-                stage, _metric_name(data), best, f"score-{index}", is_share=not data.is_regression
+                stage, metric_name(data), best, f"score-{index}", is_share=not data.is_regression
             ),
         ]
         if any(figures):

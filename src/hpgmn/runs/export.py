@@ -11,11 +11,10 @@ import importlib
 import json
 import math
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import fields
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -32,11 +31,8 @@ from hpgmn.runs.folder import GRAPH_FILE
 from hpgmn.statistics import StatisticsSettings, averaged_statistic, base_name, statistic_names
 from hpgmn.statistics.local import definition
 from hpgmn.statistics.settings import mode_of, type_of
-from hpgmn.training.ensemble import MEMBERS_FOLDER, SavedEnsemble, member_folder
+from hpgmn.training.ensemble import MEMBERS_FOLDER, Predictor, SavedEnsemble, member_folder
 from hpgmn.training.saved import SavedModel
-
-if TYPE_CHECKING:
-    from hpgmn.runs.run import Run
 
 OPSET, IR_VERSION = 17, 8
 """Versions that onnxruntime 1.18 and later read."""
@@ -88,14 +84,16 @@ def is_per_seed(model: SavedModel, name: str) -> bool:
     return len(model.replicas) > 1 and definition(averaged_statistic(base) or base).reads_labels
 
 
-def require_single(run: Run, split: int | None) -> SavedModel:
-    """Return the model of a split; refuse one that needs more than rows of its statistics."""
-    model = run.models_of(split)[1]
+def require_rows(model: Predictor, folder: Path) -> SavedModel:
+    """Return a model of one split; refuse one that needs more than rows of its statistics.
+
+    Args:
+        folder: the run folder.
+    """
     if isinstance(model, SavedEnsemble):
-        folders = [str(run.folder / MEMBERS_FOLDER / member_folder(name)) for name in model.members]
+        folders = [str(folder / MEMBERS_FOLDER / member_folder(name)) for name in model.members]
         raise HPGMNError(
-            f"{run.folder} is an ensemble of {len(folders)} models, each with statistics of its "
-            "own.",
+            f"{folder} is an ensemble of {len(folders)} models, each with statistics of its own.",
             Remedy("Train the best member alone", command="train", option="single", value=True)
             | f"Open one that reads rows: {', '.join(folders)}",
         )
@@ -120,16 +118,16 @@ def require_single(run: Run, split: int | None) -> SavedModel:
     return model
 
 
-def export_onnx(run: Run, path: Path, split: int | None = None) -> Path:
+def export_onnx(model: SavedModel, path: Path, features: Sequence[str] | None = None) -> Path:
     """Write the models of a split as one ONNX file and its description, ``path`` + ".json".
 
     Args:
-        split: whose models; None for the first.
+        model: from :func:`require_rows`.
+        features: the names of the attributes, if they are known.
 
     Returns:
         The path of the description.
     """
-    model = require_single(run, split)
     size = sum(4 * value.numel() for value in model.done["main"].values())
     if size > MOST_BYTES:
         raise HPGMNError(
@@ -148,7 +146,7 @@ def export_onnx(run: Run, path: Path, split: int | None = None) -> Path:
         "opset": OPSET,
         "file": path.name,
         "sha256": hashlib.sha256(content).hexdigest(),
-        **describe(run, model),
+        **describe(model, features),
     }
     description = path.with_name(f"{path.name}.json")
     write_text(description, json.dumps(with_checksum(about), indent=1, ensure_ascii=False) + "\n")
@@ -289,13 +287,9 @@ class _Network:
         return self.add("Softmax", self.affine(total, scale, shift), axis=-1)
 
 
-def describe(run: Run, model: SavedModel) -> dict[str, Any]:
+def describe(model: SavedModel, features: Sequence[str] | None = None) -> dict[str, Any]:
     """Return what the inputs and outputs of the ONNX file are."""
     settings, names = model.replicas[0].settings, list(model.class_names)
-    features: list[str] | None = None
-    with suppress(HPGMNError):  # the graph may be gone
-        found = run.graph.feature_names
-        features = None if found is None else [str(name) for name in found]
     offsets = model.mean_calibration[0][2]
     return {
         "model": model.name,
@@ -327,7 +321,7 @@ def describe(run: Run, model: SavedModel) -> dict[str, Any]:
 
 
 def _describe_input(
-    model: SavedModel, name: str, shape: Sequence[str | int], features: list[str] | None
+    model: SavedModel, name: str, shape: Sequence[str | int], features: Sequence[str] | None
 ) -> dict[str, Any]:
     base, settings = base_name(name), model.replicas[0].settings
     source, edge_type = averaged_statistic(base) or base, type_of(name)
@@ -352,7 +346,7 @@ def _describe_input(
 
 
 def _describe_columns(
-    model: SavedModel, source: str, width: int, features: list[str] | None
+    model: SavedModel, source: str, width: int, features: Sequence[str] | None
 ) -> dict[str, Any]:
     """Return what the columns of a statistic are; those of blocks repeat in each block."""
     settings, num_features = model.replicas[0].settings, int(model.metadata["num_features"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -457,9 +458,10 @@ class Run:
             By name (M, width), or (seeds, M, width) if the rows differ between several seeds.
         """
         from hpgmn.explain.node import find_node
-        from hpgmn.runs.export import require_single, statistic_rows
+        from hpgmn.runs.export import require_rows, statistic_rows
 
-        loaded, model = self._resolve(graph), require_single(self, split)
+        model = require_rows(self.models_of(split)[1], self.folder)
+        loaded = self._resolve(graph)
         chosen = None if nodes is None else [find_node(loaded, node) for node in nodes]
         return statistic_rows(model, loaded, chosen, self.device)
 
@@ -472,9 +474,13 @@ class Run:
         Returns:
             The path of the description, ``path`` with ".json" added.
         """
-        from hpgmn.runs.export import export_onnx
+        from hpgmn.runs.export import export_onnx, require_rows
 
-        return export_onnx(self, Path(path), split)
+        model, features = require_rows(self.models_of(split)[1], self.folder), None
+        with suppress(HPGMNError):  # the graph may be gone
+            features = self.graph.feature_names
+        names = None if features is None else [str(name) for name in features]
+        return export_onnx(model, Path(path), names)
 
     def report(self) -> Path:
         """Write ``report.html`` from the files of the run folder and return its path."""

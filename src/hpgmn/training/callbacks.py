@@ -79,12 +79,12 @@ class CSVHistory:
     """Writes the learning curves to a CSV file: a row for each split, seed, stage and epoch.
 
     Args:
-        path: replaced if it exists.
+        append: continue the file of an interrupted training, which is resumed [replace it].
     """
 
-    def __init__(self, path: str | Path) -> None:
+    def __init__(self, path: str | Path, *, append: bool = False) -> None:
         self.path = Path(path)
-        self._is_new = True
+        self._is_new = not (append and self.path.is_file())
 
     def __call__(self, progress: Progress) -> None:
         """Append the epochs since the last call."""

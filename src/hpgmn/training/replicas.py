@@ -293,9 +293,9 @@ def _fit(
         state = (
             read_state(path, identity, task.device) if path is not None and path.exists() else None
         )
-        monitor = EpochMonitor(
-            path, identity, (number, len(plan)), report, should_stop, replicas=part.replicas
-        )
+        curves = CurveReader(part.replicas, state)
+        group = (number, len(plan))
+        monitor = EpochMonitor(path, identity, group, report, should_stop, curves=curves)
         with task.statistics.reporting(monitor.report_rows):
             fixed = {stage: values[positions] for stage, values in epochs.items()}
             state = train_group(part, state=state, watch=monitor, epochs=fixed)
@@ -349,7 +349,7 @@ class EpochMonitor:
         report: called after each epoch and some rows of a slow statistic.
         should_stop: called likewise; True saves the state and raises KeyboardInterrupt.
         ranks: those that train together; rank 0 writes and reports, all of them stop.
-        replicas: those in training, for the rows of learning curves.
+        curves: reads what was recorded since the last report.
     """
 
     def __init__(
@@ -360,10 +360,10 @@ class EpochMonitor:
         report: Callable[[Progress], None] | None,
         should_stop: Callable[[], bool],
         ranks: Ranks | None = None,
-        replicas: Sequence[Replica] = (),
+        curves: CurveReader | None = None,
     ) -> None:
         self.ranks = ranks or Ranks()
-        self.curves = CurveReader(replicas)
+        self.curves = curves or CurveReader(())
         self.path = path if self.ranks.is_first else None
         self.report = report if self.ranks.is_first else None
         self.identity, self.group, self.should_stop = identity, group, should_stop
@@ -381,7 +381,7 @@ class EpochMonitor:
             raise KeyboardInterrupt
 
     def report_rest(self, state: TrainState) -> None:
-        """Report the epochs that were not: the last ones on a GPU, or those of a finished state."""
+        """Report the last epochs of a training on a GPU, where not every epoch is reported."""
         if self.report is not None and (rows := self.curves.new_rows(state)):
             stage, epoch = rows[-1]["stage"], max(row["epoch"] for row in rows)
             values = (math.nan, _mean_score(state.best_score[stage]), state.seconds["statistics"])

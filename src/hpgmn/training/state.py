@@ -198,20 +198,31 @@ def history_rows(
     return rows
 
 
-class CurveReader:
-    """Reads the learning curves of a group of replicas while they grow."""
+def _histories(state: TrainState) -> dict[str, Mapping[str, Sequence[Tensor] | Tensor]]:
+    """Return the recorded values of the finished stages and of the current one."""
+    stages: dict[str, Mapping[str, Sequence[Tensor] | Tensor]] = {**state.history}
+    if state.current is not None:
+        stages[state.current.name] = state.current.history
+    return stages
 
-    def __init__(self, replicas: Sequence[Replica]) -> None:
+
+class CurveReader:
+    """Reads the learning curves of a group of replicas while they grow.
+
+    Args:
+        state: from which the training is resumed; its epochs are not read again.
+    """
+
+    def __init__(self, replicas: Sequence[Replica], state: TrainState | None = None) -> None:
         self.replicas = replicas
         self.read: dict[str, int] = {}  # epochs of each stage
+        if state is not None:
+            self.read = {name: len(curves["loss"]) for name, curves in _histories(state).items()}
 
     def new_rows(self, state: TrainState) -> tuple[dict[str, Any], ...]:
-        """Return the rows since the last call; the first of a resumed training returns all."""
-        stages: dict[str, Mapping[str, Sequence[Tensor] | Tensor]] = {**state.history}
-        if state.current is not None:
-            stages[state.current.name] = state.current.history
+        """Return the rows since the last call."""
         rows: list[dict[str, Any]] = []
-        for stage, history in stages.items():
+        for stage, history in _histories(state).items():
             first, last = self.read.get(stage, 0), len(history["loss"])
             if last > first:
                 new = {key: torch.stack([*values[first:]]) for key, values in history.items()}
