@@ -27,31 +27,22 @@ def execute(path, folder):
 
     shutil.copy(EXAMPLES / "own_model.py", folder)
     notebook = nbformat.read(path, as_version=4)
-    source = str(Path(hpgmn.__file__).parents[1])
-    before = os.environ.get("PYTHONPATH")
-    os.environ["PYTHONPATH"] = f"{source}{os.pathsep}{before or ''}"
-    try:
-        NotebookClient(
-            notebook,
-            timeout=SECONDS,
-            kernel_name="python3",
-            record_timing=False,
-            resources={"metadata": {"path": str(folder)}},
-        ).execute()
-    finally:
-        if before is None:
-            del os.environ["PYTHONPATH"]
-        else:
-            os.environ["PYTHONPATH"] = before
+    source = f"{Path(hpgmn.__file__).parents[1]}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
+    NotebookClient(
+        notebook,
+        timeout=SECONDS,
+        record_timing=False,
+        resources={"metadata": {"path": str(folder)}},
+    ).execute(
+        # PyTorch Geometric's progress bars warn where no widgets are installed.
+        env=os.environ | {"PYTHONPATH": source, "PYTHONWARNINGS": "ignore:IProgress not found"}
+    )
     return notebook
 
 
 def outputs_of(notebook):
     return [
-        output
-        for cell in notebook.cells
-        if cell.cell_type == "code"
-        for output in cell.outputs
+        output for cell in notebook.cells if cell.cell_type == "code" for output in cell.outputs
     ]
 
 
