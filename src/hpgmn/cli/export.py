@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from hpgmn.cli.console import say
-from hpgmn.cli.options import ModelsSplit, RunFolder, refuse_url
+from hpgmn.cli.options import ModelsSplit, OwnModel, RunFolder, refuse_url
 
 
 def export(
@@ -16,6 +16,7 @@ def export(
     *,
     onnx: Annotated[Path, typer.Option(metavar="FILE", help="The ONNX file to write.")],
     split: ModelsSplit = None,
+    own: OwnModel = None,
 ) -> None:
     """Write the part from rows of statistics to probabilities as ONNX, memory included.
 
@@ -24,6 +25,6 @@ def export(
     refuse_url("--onnx", onnx)
     from hpgmn.runs.run import open_run
 
-    description = open_run(run).export_onnx(onnx, split)
+    description = open_run(run, own).export_onnx(onnx, split)
     say(f"ONNX file: {onnx}")
     say(f"Description: {description}")
