@@ -31,9 +31,11 @@ if TYPE_CHECKING:
     from hpgmn.runs.train import train
     from hpgmn.runs.tune import TuneResult, tune
     from hpgmn.statistics import LocalStatistics
+    from hpgmn.training.callbacks import CSVHistory, TensorBoard
 
 _HOMES = {
     "Audit": "auditing",
+    "CSVHistory": "training.callbacks",
     "Comparison": "runs.compare",
     "Graph": "graph",
     "HPGMNClassifier": "classifier",
@@ -43,6 +45,7 @@ _HOMES = {
     "Run": "runs.run",
     "Split": "graph",
     "Splits": "graph",
+    "TensorBoard": "training.callbacks",
     "TuneResult": "runs.tune",
     "audit": "auditing",
     "bank_transfers": "graph.bank",
@@ -64,6 +67,7 @@ _HOMES = {
 
 __all__ = [
     "Audit",
+    "CSVHistory",
     "Comparison",
     "Graph",
     "HPGMNClassifier",
@@ -73,6 +77,7 @@ __all__ = [
     "Run",
     "Split",
     "Splits",
+    "TensorBoard",
     "TuneResult",
     "__version__",
     "audit",

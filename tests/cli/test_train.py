@@ -13,6 +13,7 @@ from safetensors.torch import load_file
 
 import hpgmn as package
 from hpgmn.base.errors import HPGMNError
+from hpgmn.cli import main
 from hpgmn.graph import Graph
 from hpgmn.graph.files import write_graph
 
@@ -487,3 +488,16 @@ def test_the_label_estimator_is_scored_in_the_metric_of_the_run(hpgmn, tiny, sma
     assert estimator["test_score_mean"] != estimator["test_accuracy_mean"]
     assert f"{100 * estimator['test_score_mean']:.1f}" in out
     assert f"{100 * estimator['test_accuracy_mean']:.1f}" not in out
+
+
+def test_curves_are_recorded_while_training(graph_file, tmp_path, tiny, capsys):
+    pytest.importorskip("tensorboard")
+    logs, curves, out = tmp_path / "logs", tmp_path / "curves.csv", tmp_path / "run"
+    recorders = ["--tensorboard", str(logs), "--csv", str(curves)]
+    assert main(["train", str(graph_file), *tiny(), "--out", str(out), *recorders]) == 0
+    lines = (out / "history.jsonl").read_text().splitlines()
+    assert len(curves.read_text().splitlines()) == 1 + len(lines)
+    assert {path.parent.name for path in logs.rglob("events*")} == {"split0-seed0", "split1-seed0"}
+    models = ["--model", "mlp,gcn", "--out", str(tmp_path / "two")]
+    assert main(["train", str(graph_file), *models, *recorders]) == 2
+    assert "--csv" in capsys.readouterr().err

@@ -199,7 +199,7 @@ def test_the_report_shows_hostile_names_as_text(page, hostile):
 
 @pytest.mark.browser
 def test_notebooks_and_the_page_of_a_reproduction_show_names_as_text(page, hostile):
-    from hpgmn import HPGMNClassifier, load
+    from hpgmn import HPGMNClassifier, audit, load, open_run
     from hpgmn_lab.rendering import frame
     from hpgmn_lab.reproduction.documents import Document, Grid
     from hpgmn_lab.reproduction.documents import page as reproduction_page
@@ -210,6 +210,7 @@ def test_notebooks_and_the_page_of_a_reproduction_show_names_as_text(page, hosti
     grid = Grid("g", evil, frame((evil, "b"), [(evil, f"**{evil}**")]), True, evil)
     document = Document("g", evil, f"`{evil}`", evil, (grid,), missing=(evil,))
     shown: list[Any] = [graph, model, model.explain(graph), model.explain(graph, SCRIPT)]
+    shown += [open_run(hostile / "run"), audit(graph, training=False)]
     contents = [one._repr_html_() for one in shown]
     for content in (*contents, reproduction_page([document])):
         page.set_content(content)

@@ -82,7 +82,7 @@ def test_a_member_far_behind_at_a_rung_is_stopped(start, monkeypatch):
     """No training can catch up with a best score that is out of reach."""
     monkeypatch.setattr(pool, "RUNGS", {3: 1.0, 5: -1.0})
     epochs: list[tuple[str, int]] = []
-    training = start(report=lambda now: epochs.append((now.stage.split(" ")[0], now.epoch)))
+    training = start(report=lambda now: epochs.append((now.member, now.epoch)))
     result = train_pool(training, MEMBERS[:3])
     assert [row["failure"] is None for row in result.rows] == [True, False, False]
     assert "after 5 epochs" in result.rows[1]["failure"]
@@ -152,7 +152,7 @@ def test_without_a_time_limit_an_interruption_is_resumed_to_the_same_end(start):
     with pytest.raises(KeyboardInterrupt):
         train_pool(start(should_stop=stop_after(20)), MEMBERS)
     seen: list[str] = []
-    training = start(resume=True, report=lambda now: seen.append(now.stage.split(" ")[0]))
+    training = start(resume=True, report=lambda now: seen.append(now.member))
     resumed = train_pool(training, MEMBERS)
     assert "mlp" not in seen
     assert 0 < seen.count("slow") < 12
@@ -178,7 +178,7 @@ def test_with_deterministic_algorithms_the_limit_counts_epochs(start, monkeypatc
         pass
 
     def killed(now):
-        if now.stage.startswith(("mlp", "slow")) and now.epoch == 7:
+        if now.member in ("mlp", "slow") and now.epoch == 7:
             raise KilledError
 
     monkeypatch.setattr("hpgmn.training.replicas.SAVE_SECONDS", -1.0)

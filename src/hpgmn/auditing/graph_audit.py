@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from hpgmn.auditing.display import audit_html
 from hpgmn.auditing.measures import (
     AttributeColumns,
     ClassBalance,
@@ -127,6 +128,9 @@ class Audit:
             del row["remedy"]
             row["advice"] = finding.advice
         return content
+
+    def _repr_html_(self) -> str:
+        return audit_html(self)
 
 
 def audit(

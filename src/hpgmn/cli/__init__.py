@@ -27,6 +27,7 @@ COMMANDS = {
     "predict": "predict",
     "evaluate": "evaluate",
     "explain": "explain",
+    "export": "export",
     "report": "report",
     "serve": "serve",
     "statistics": "statistics",

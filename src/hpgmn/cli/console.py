@@ -127,7 +127,10 @@ def training_progress() -> Iterator[Callable[[str, Step], None]]:
 
         def step(task: str, now: Step) -> None:
             part = f" ({now.batch + 1} of {now.batches})" if now.batches > 1 else ""
-            what = f"{task}: {now.stage}{part}" if task else now.stage
+            stage = now.member or now.stage
+            if now.note:
+                stage += f" ({now.note})"
+            what = f"{task}: {stage}{part}" if task else stage
             amount = _amount(now.epoch, now.epochs)
             if not math.isnan(now.val_score):
                 amount += f"  loss {now.loss:.3f}  val {now.val_score:.3f}"

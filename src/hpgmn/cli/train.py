@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -41,6 +41,7 @@ from hpgmn.cli.options import (
 
 if TYPE_CHECKING:
     from hpgmn.runs.run import Run
+    from hpgmn.training.replicas import Progress
 
 
 @column_options()
@@ -123,6 +124,13 @@ def train(
             "tables were moved or changed [up to 1 GiB].",
         ),
     ] = None,
+    tensorboard: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Write live learning curves for TensorBoard.")
+    ] = None,
+    csv: Annotated[
+        Path | None,
+        typer.Option("--csv", metavar="FILE", help="Write live learning curves as a CSV file."),
+    ] = None,
     engine: EngineName = "local",
     address: Address = None,
     workers: Annotated[
@@ -147,7 +155,8 @@ def train(
             "--workers requires --engine ray; locally all splits and seeds are trained together.",
             "Leave it out.",
         )
-    refuse_url("--out", out_folder)
+    for option, path in (("--out", out_folder), ("--tensorboard", tensorboard), ("--csv", csv)):
+        refuse_url(option, path)
     options: dict[str, Any] = {
         "splits": splits,
         "seeds": seeds,
@@ -186,6 +195,10 @@ def train(
                 raise SettingError(
                     "Several models are named.", "Name 'ensemble' as one of them, or none."
                 )
+            if tensorboard or csv:
+                raise SettingError(
+                    "--tensorboard and --csv are of one model.", "Name one with --model."
+                )
             _compare(graph, names, options)
         else:
             options |= {
@@ -193,10 +206,25 @@ def train(
                 "single": single,
                 "members": members,
                 "portfolio": not no_portfolio,
+                "callbacks": _callbacks(tensorboard, csv, append=resume),
             }
             run = _train(graph, names[0] if names else None, config, options)
             if run.metrics.get("interrupted"):
                 raise typer.Exit(130)
+
+
+def _callbacks(
+    tensorboard: Path | None, csv: Path | None, *, append: bool
+) -> list[Callable[[Progress], None]]:
+    """Return the callbacks that record learning curves."""
+    from hpgmn.training.callbacks import CSVHistory, TensorBoard
+
+    recorders: list[Callable[[Progress], None]] = []
+    if tensorboard is not None:
+        recorders.append(TensorBoard(tensorboard))
+    if csv is not None:
+        recorders.append(CSVHistory(csv, append=append))
+    return recorders
 
 
 def _train(

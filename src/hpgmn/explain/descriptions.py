@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from html import escape
+from typing import Any
+
+from hpgmn.base.html import bars_svg
 
 STATISTICS = {
     "attributes": "its own attributes",
@@ -63,9 +67,11 @@ def as_text(summary: str, sections: list[Section], endings: list[str]) -> str:
     return "\n".join([*lines, "", *endings] if endings else lines)
 
 
-def as_html(summary: str, sections: list[Section], endings: list[str]) -> str:
-    """Lay out an explanation as HTML."""
-    parts = [f"<p>{escape(summary)}</p>"]
+def as_html(
+    summary: str, sections: list[Section], endings: list[str], bars: Mapping[str, float]
+) -> str:
+    """Lay out an explanation as HTML, with a picture of some of its values."""
+    parts = [f"<p>{escape(summary)}</p>", bars_svg(bars, title=summary)]
     for heading, rows in sections:
         body = "".join(
             f'<tr><th scope="row">{escape(left)}</th><td>{escape(right)}</td></tr>'
@@ -74,3 +80,28 @@ def as_html(summary: str, sections: list[Section], endings: list[str]) -> str:
         parts.append(f"<table><caption>{escape(heading)}</caption><tbody>{body}</tbody></table>")
     parts += [f"<p>{escape(line)}</p>" for line in endings]
     return f'<div class="hpgmn-explanation">{"".join(parts)}</div>'
+
+
+def picture_values(explanation: Any) -> dict[str, float]:
+    """Return what the picture of an explanation shows.
+
+    Weights of an ensemble's members, contributions of statistics, or else probabilities.
+    """
+    if members := getattr(explanation, "members", ()):
+        return {member.name: member.weight for member in members}
+    statistics = explanation.statistics.items()
+    shares = {describe_statistic(name): value for name, value in statistics}
+    return shares or dict(getattr(explanation, "probabilities", {}))
+
+
+def format_points(support: float) -> str:
+    """Format a difference of probabilities in percentage points."""
+    if abs(support) < 5e-4:
+        return "below 0.1 points" if support else "no change"
+    return f"{100 * support:+.1f} points"
+
+
+def largest_shares(shares: dict[str, float], most: int = 2) -> str:
+    """List the largest shares of classes."""
+    ranked = sorted(shares.items(), key=lambda pair: -pair[1])[:most]
+    return ", ".join(f"'{name}' {100 * share:.0f} %" for name, share in ranked if share >= 0.01)

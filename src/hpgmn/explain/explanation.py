@@ -10,7 +10,16 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hpgmn.base.errors import count_noun
-from hpgmn.explain.descriptions import DIRECTIONS, Section, as_html, as_text, describe_statistic
+from hpgmn.explain.descriptions import (
+    DIRECTIONS,
+    Section,
+    as_html,
+    as_text,
+    describe_statistic,
+    format_points,
+    largest_shares,
+    picture_values,
+)
 
 _SHOWN = 8  # rows of a long list in text and HTML; JSON has all
 
@@ -129,7 +138,7 @@ class _Printed(ABC):
         return as_text(self.summary, self._sections(), self._endings())
 
     def _repr_html_(self) -> str:
-        return as_html(self.summary, self._sections(), self._endings())
+        return as_html(self.summary, self._sections(), self._endings(), picture_values(self))
 
 
 @dataclass(frozen=True)
@@ -212,7 +221,10 @@ class Explanation(_Printed):
             sections.append(("Attention to memory patterns", rows))
         if self.neighbors:
             rows = [
-                (_with_class(one), (_points if self.probabilities else self._signed)(one.support))
+                (
+                    _with_class(one),
+                    (format_points if self.probabilities else self._signed)(one.support),
+                )
                 for one in _extremes(self.neighbors)
             ]
             what = "probability" if self.probabilities else self._explained
@@ -460,13 +472,6 @@ def _extremes(neighbors: tuple[Neighbor, ...]) -> list[Neighbor]:
     return [*neighbors[: _SHOWN - len(against)], *against]
 
 
-def _points(support: float) -> str:
-    """Format a difference of probabilities in percentage points."""
-    if abs(support) < 5e-4:
-        return "below 0.1 points" if support else "no change"
-    return f"{100 * support:+.1f} points"
-
-
 def _with_class(neighbor: Neighbor) -> str:
     name = neighbor.node
     if neighbor.edge_types:
@@ -478,19 +483,14 @@ def _with_class(neighbor: Neighbor) -> str:
 
 
 def _pattern_row(pattern: Pattern) -> tuple[str, str]:
-    parts = [f"nodes of class {_largest(pattern.classes)}"]
+    parts = [f"nodes of class {largest_shares(pattern.classes)}"]
     parts += [
-        f"{DIRECTIONS[mode]} {_largest(shares)}"
+        f"{DIRECTIONS[mode]} {largest_shares(shares)}"
         for mode, shares in pattern.neighborhood.items()
         if any(shares.values())
     ]
     parts.append(f"for example {', '.join(pattern.typical_nodes)}")
     return f"pattern {pattern.number}: {'; '.join(parts)}", f"{100 * pattern.attention:.0f} %"
-
-
-def _largest(shares: dict[str, float], most: int = 2) -> str:
-    ranked = sorted(shares.items(), key=lambda pair: -pair[1])[:most]
-    return ", ".join(f"'{name}' {100 * share:.0f} %" for name, share in ranked if share >= 0.01)
 
 
 def _without_line(removal: Without) -> str:

@@ -68,7 +68,7 @@ def render_report(data: ReportData) -> str:
     """Return the HTML page of a run; ReportDataError for data of an unexpected form."""
     sections: Any = environment().get_template("sections.html.j2").module
     with _report_invalid("metrics"):
-        headline = _headline(data)
+        shown = headline(data)
         warnings = data.metrics.get("warnings") or []
         summary = dict(mapping(data.metrics.get("graph_summary")))
         for key in ("class_names", *(("num_classes", "is_regression") * data.is_regression)):
@@ -126,7 +126,7 @@ def render_report(data: ReportData) -> str:
         created=data.metrics.get("created"),
         warnings=[warnings] if isinstance(warnings, str) else warnings,
         num_runs=data.num_runs,
-        **headline,
+        **shown,
     )
 
 
@@ -144,7 +144,8 @@ def _report_invalid(part: str) -> Iterator[None]:
 # Sections about the scores
 
 
-def _headline(data: ReportData) -> dict[str, Any]:
+def headline(data: ReportData) -> dict[str, Any]:
+    """Return the main numbers of a run: name, value and remark of each tile, and comparisons."""
     metrics = data.metrics
     over = f"mean and standard deviation of {data.num_runs} runs"
     over = over if data.num_runs > 1 else "single run"

@@ -81,6 +81,11 @@ class Comparison:
         )
         return f"Comparison({str(self.folder)!r}: {rows})"
 
+    def _repr_html_(self) -> str:
+        from hpgmn.report.notebook import comparison_html
+
+        return comparison_html(self.content, self.failures)
+
 
 def model_names(requested: str | Sequence[str]) -> list[str]:
     """Return the models behind names, names with commas, and ``all``."""

@@ -51,6 +51,9 @@ logger = logging.getLogger(__name__)
 ProgressCallback = Callable[[str, Progress], None]
 """Called with the name of the current step and its progress."""
 
+EpochCallback = Callable[[Progress], None]
+"""Called after each epoch; see :mod:`hpgmn.training.callbacks`."""
+
 
 @dataclass(frozen=True)
 class Monitor:
@@ -61,11 +64,19 @@ class Monitor:
         notify: called with remarks about the data and about decisions.
         should_stop: polled after each epoch and step; True saves the state and raises
             KeyboardInterrupt.
+        callbacks: called after each epoch.
     """
 
     progress: ProgressCallback = lambda task, now: None
     notify: Callable[[str], None] = lambda line: None
     should_stop: Callable[[], bool] = lambda: False
+    callbacks: Sequence[EpochCallback] = ()
+
+    def epoch(self, task: str, now: Progress) -> None:
+        """Report the progress of a training."""
+        self.progress(task, now)
+        for callback in self.callbacks if now.rows else ():
+            callback(now)
 
     def note(self, line: str) -> None:
         """Log a remark, and pass it on."""
@@ -88,10 +99,12 @@ def make_monitor(
     progress: ProgressCallback | None,
     notify: Callable[[str], None] | None,
     should_stop: Callable[[], bool] | None,
+    callbacks: Sequence[EpochCallback] = (),
 ) -> Monitor:
     """Collect the callbacks that are given."""
-    callbacks = {"progress": progress, "notify": notify, "should_stop": should_stop}
-    return Monitor(**{name: call for name, call in callbacks.items() if call is not None})  # type: ignore[arg-type]
+    calls = {"progress": progress, "notify": notify, "should_stop": should_stop}
+    given = {name: call for name, call in calls.items() if call is not None}
+    return Monitor(**given, callbacks=callbacks)  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True)
@@ -344,8 +357,14 @@ def refit(training: Training, trained: TrainedMember, state: Path) -> TrainedMem
     select nothing now.
     """
     masks = [(split.train | split.val, split.val) for split in training.replica_splits]
+
+    def report(now: Progress) -> None:
+        if training.report is not None:
+            training.report(replace(now, member=f"{trained.name}-refit"))
+
     again = training.fit(
         *(trained.spec, state, member_identity(training, trained.spec, "refit")),
+        report=report,
         member=trained.member,
         masks=masks,
         keep_statistics=trained.fitted.statistics is not None,

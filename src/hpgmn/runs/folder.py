@@ -25,6 +25,7 @@ from hpgmn.base.files import (
     write_text,
 )
 from hpgmn.base.settings import make_settings, read_yaml, settings_dict
+from hpgmn.graph import Graph
 from hpgmn.models import find_model
 from hpgmn.runs.outputs import read_metrics, write_metrics
 from hpgmn.runs.spec import CONFIG_FILE, RunSpec, changes, read_spec
@@ -406,3 +407,57 @@ def warnings_among(records: Sequence[logging.LogRecord]) -> list[str]:
     """Return the warnings among log records, each once."""
     warnings = [record.getMessage() for record in records if record.levelno >= logging.WARNING]
     return list(dict.fromkeys(warnings))
+
+
+def require_file(folder: Path, name: str) -> None:
+    """Refuse a folder without a file that every finished run has."""
+    if not (folder / name).is_file():
+        note = backup_note(folder)
+        remedy = Remedy("Choose a folder of `hpgmn train`") | Remedy(
+            "Resume the interrupted run", option="resume", value=True
+        )
+        raise HPGMNError(
+            f"{folder} is not a finished run folder: {name} is missing. {note}".rstrip(), remedy
+        )
+
+
+def preparation_options(metadata: Mapping[str, Any], *, with_dates: bool = False) -> dict[str, Any]:
+    """Return the keywords of ``load`` that prepare tables like those of a trained model.
+
+    Args:
+        with_dates: whether to leave out the same edges by their date, too.
+    """
+    fitted = metadata.get("preparation")  # earlier versions: none
+    roles = fitted["roles"] if with_dates and fitted else {}
+    dates = {name: roles[name] for name in ("edge_time", "as_of") if roles.get(name)}
+    return {"preparation": fitted, "prepare": fitted is not None, **dates}
+
+
+def read_trained_graph(folder: Path, spec: RunSpec, metadata: Mapping[str, Any]) -> Graph:
+    """Read the graph that a run was trained on: its copy in the folder, or else its source.
+
+    Args:
+        metadata: of the trained model.
+    """
+    from hpgmn.graph.datasets import load
+    from hpgmn.graph.files import read_graph
+
+    source, copy = spec.graph, folder / GRAPH_FILE
+    remedy = Remedy("Restore it") | "Name the graph"
+    if copy.is_file():
+        remedy |= f"Delete it to read {source} instead"
+    elif source.endswith(".npz") and not Path(source).exists():
+        stored = folder / Path(source).name  # a graph in memory, by an earlier version
+        source = str(stored) if stored.is_file() else source
+    try:
+        if copy.is_file():
+            graph = read_graph(copy)
+        else:
+            graph = load(source, spec.protocol, **preparation_options(metadata, with_dates=True))
+    except HPGMNError as error:
+        remedy = remedy if error.remedy is None else error.remedy | remedy
+        raise type(error)(error.message, remedy) from None
+    if graph.fingerprint != metadata["fingerprint"]:
+        source = str(copy) if copy.is_file() else spec.graph
+        raise HPGMNError(f"{source} is no longer the graph the model was trained on.", remedy)
+    return graph

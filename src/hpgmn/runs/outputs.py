@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -26,12 +25,13 @@ from hpgmn.base.files import (
     with_checksum,
     write_text,
 )
-from hpgmn.base.parsing import read_json
+from hpgmn.base.parsing import parse_json, read_json
 from hpgmn.base.tasks import hide_labels, is_known, is_target
 from hpgmn.graph import Array, Graph, Split
 from hpgmn.models.stage import Replica
 from hpgmn.training.ensemble import MEMBERS_FOLDER
 from hpgmn.training.saved import MODEL_FILE
+from hpgmn.training.state import history_rows
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -326,15 +326,30 @@ def history_lines(
     replicas: Sequence[Replica], histories: Mapping[str, Mapping[str, Tensor]], **about: str
 ) -> list[str]:
     """Return the lines of :func:`write_history`, each with the entries ``about``."""
-    lines = []
-    for stage, history in histories.items():
-        columns = {key: rows.tolist() for key, rows in history.items()}
-        for place, replica in enumerate(replicas):
-            for epoch in range(history["loss"].shape[0]):
-                numbers = {key: rows[epoch][place] for key, rows in columns.items()}
-                if math.isnan(numbers["loss"]):  # this replica had stopped
-                    continue
-                finite = {k: v if math.isfinite(v) else None for k, v in numbers.items()}
-                run = {"split": replica.split, "seed": replica.seed, "stage": stage}
-                lines.append(json.dumps({**about, **run, "epoch": epoch + 1, **finite}))
-    return lines
+    return [
+        json.dumps({**about, **row})
+        for stage, history in histories.items()
+        for row in history_rows(replicas, stage, history)
+    ]
+
+
+def read_history(path: Path) -> list[dict[str, Any]]:
+    """Read the rows of :func:`write_history`."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise damaged_file(path, f"cannot be read ({type(error).__name__})") from None
+    rows = []
+    # Split at newlines only: a JSON string may contain other line separators.
+    for number, line in enumerate(text.split("\n"), start=1):
+        if not line.strip():
+            continue
+        try:
+            row = parse_json(line)
+            run = {"split": row["split"], "seed": row["seed"], "stage": str(row["stage"])}
+            rows.append({**row, **run, "epoch": int(row["epoch"])})
+        except (ValueError, KeyError, TypeError, AttributeError):
+            raise damaged_file(
+                path, f"is damaged at line {number}: split, seed, stage and epoch expected"
+            ) from None
+    return rows

@@ -369,8 +369,7 @@ class _PoolWork:
         if self.time_limit is not None:
             unit = "epochs" if self.counts_epochs else "s"
             parts.append(f"{max(0, self.left):.0f} {unit} left")
-        state = f" ({', '.join(parts)})" if parts else ""
-        self.training.report(replace(now, stage=f"{row['name']}{state}"))
+        self.training.report(replace(now, member=row["name"], note=", ".join(parts)))
 
     def _check_rung(self, row: dict[str, Any], now: Progress) -> None:
         """Record a score; stop the member if it is far behind the others at this rung."""

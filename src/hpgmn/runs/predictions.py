@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,8 @@ from hpgmn.graph import Array
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -133,3 +136,55 @@ def half_widths(metrics: Mapping[str, Any], split: int) -> dict[float, float | N
     intervals = metrics["intervals"]
     widths = intervals["half_width"][metrics["splits"].index(split)]
     return dict(zip(intervals["nominal"], widths, strict=True))
+
+
+def check_options(
+    has_classes: bool, min_confidence: float, coverage: float | None, about_classes: bool
+) -> None:
+    """Refuse options of a prediction that are out of range, or about classes where none are.
+
+    Args:
+        about_classes: whether there are others that only classes have.
+    """
+    if not 0 <= min_confidence <= 1:
+        raise SettingError(
+            f"min_confidence must be 0 to 1 (got {min_confidence:g}).",
+            Remedy("Give a probability", option="min_confidence", value=0.9),
+        )
+    if not has_classes and (min_confidence or coverage or about_classes):
+        raise SettingError(
+            "The model predicts numbers: it has no classes, thresholds or confidence.",
+            "Leave out such options; predictions have intervals",
+        )
+    if coverage is not None and not 0 < coverage < 1:
+        raise SettingError(
+            f"coverage must be above 0 and below 1 (got {coverage:g}).",
+            Remedy("Give a probability", option="coverage", value=0.9),
+        )
+
+
+def reserved_sets(
+    probabilities: Array,
+    reserved: Array,
+    labels: Array,
+    class_names: Sequence[str],
+    coverage: float,
+    *,
+    by_class: bool,
+) -> Array:
+    """Return (M, C) the classes in the set of each node.
+
+    Args:
+        reserved: (n, C) probabilities of the nodes reserved for it.
+        labels: (n,) their classes.
+    """
+    from hpgmn.evaluation.prediction_sets import lowest_probabilities, prediction_sets
+
+    lowest = lowest_probabilities(reserved, labels, coverage, by_class=by_class)
+    always = [name for name, low in zip(class_names, lowest, strict=True) if low < 0]
+    if np.isneginf(lowest).any():
+        logger.warning(
+            "Too few of the %d reserved nodes for a coverage of %g: every set holds %s.",
+            *(labels.size, coverage, ", ".join(always)),
+        )
+    return prediction_sets(probabilities, lowest)

@@ -14,7 +14,6 @@ import torch
 
 from hpgmn.base.errors import TARGET_METRICS, HPGMNError, Remedy, SettingError
 from hpgmn.base.files import RESTORE, RUN_FORMAT, check_format, damaged_file, write_text
-from hpgmn.base.parsing import parse_json
 from hpgmn.base.settings import read_yaml
 from hpgmn.graph import Array, Graph
 from hpgmn.report import LearningCurves, ReportData, ReportDataError, render_report
@@ -28,7 +27,14 @@ from hpgmn.runs.folder import (
     REPORT_FILE,
     UNDERSTANDING_FILE,
 )
-from hpgmn.runs.outputs import read_metrics, read_object, read_predictions, require_entries, roles
+from hpgmn.runs.outputs import (
+    read_history,
+    read_metrics,
+    read_object,
+    read_predictions,
+    require_entries,
+    roles,
+)
 from hpgmn.runs.spec import CONFIG_FILE, RunSpec
 from hpgmn.training.ensemble import Predictor, SavedEnsemble
 from hpgmn.training.saved import SavedModel
@@ -199,6 +205,13 @@ def _left_out(reason: object) -> dict[str, Any]:
 # The data of the report
 
 
+def run_html(folder: Path, title: str) -> str:
+    """Render a run for notebooks."""
+    from hpgmn.report.notebook import run_html
+
+    return run_html(read_report_data(folder), title)
+
+
 def read_report_data(folder: Path) -> ReportData:
     """Read a run folder, or raise an HPGMNError that names the faulty file and the remedy."""
     if not folder.is_dir():
@@ -258,26 +271,11 @@ def _class_names(path: Path, metrics: Mapping[str, Any]) -> list[str] | None:
 def _read_history(path: Path, member: str | None = None) -> tuple[LearningCurves, ...]:
     """Read the curves by stage, of an ensemble those of one member, in the order of the lines."""
     points: dict[str, dict[tuple[str, str], dict[int, list[float]]]] = {}
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise damaged_file(path, f"cannot be read ({type(error).__name__})") from None
-    # Split at newlines only: a JSON string may contain other line separators.
-    for number_of_line, line in enumerate(text.split("\n"), start=1):
-        if not line.strip():
-            continue
-        try:
-            row = parse_json(line)
-            if row.get("member") != member:
-                continue
+    for row in read_history(path):
+        if row.get("member") == member:
             run = (str(row["split"]), str(row["seed"]))
-            epoch, stage = int(row["epoch"]), str(row["stage"])
             point = [number(row.get(name)) for name in CURVE_NAMES]
-        except (ValueError, KeyError, TypeError, AttributeError):
-            raise damaged_file(
-                path, f"is damaged at line {number_of_line}: split, seed, stage and epoch expected"
-            ) from None
-        points.setdefault(stage, {}).setdefault(run, {})[epoch] = point
+            points.setdefault(row["stage"], {}).setdefault(run, {})[row["epoch"]] = point
     stages = []
     for stage, runs in points.items():
         epochs = sorted({epoch for run_points in runs.values() for epoch in run_points})

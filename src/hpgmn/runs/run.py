@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,13 +19,21 @@ from hpgmn.graph import Array, Graph
 from hpgmn.graph.calibration import reserve_calibration
 from hpgmn.runs.folder import (
     COMPARISON_FILE,
-    GRAPH_FILE,
+    HISTORY_FILE,
     METRICS_FILE,
     PREDICTIONS_FILE,
-    backup_note,
+    preparation_options,
+    read_trained_graph,
+    require_file,
 )
-from hpgmn.runs.outputs import read_metrics
-from hpgmn.runs.predictions import Predictions, half_widths, ranked_class
+from hpgmn.runs.outputs import read_history, read_metrics
+from hpgmn.runs.predictions import (
+    Predictions,
+    check_options,
+    half_widths,
+    ranked_class,
+    reserved_sets,
+)
 from hpgmn.runs.spec import CONFIG_FILE, RunSpec, check_threshold, read_spec
 from hpgmn.training.checks import class_number, positive_class
 from hpgmn.training.ensemble import ENSEMBLE, ENSEMBLE_FILE, Predictor, SavedEnsemble
@@ -51,14 +60,14 @@ def open_run(folder: str | Path, model: str | None = None, device: str = "cpu") 
         raise HPGMNError(
             f"{path} holds the runs of several models.", f"Choose one: {', '.join(folders)}"
         )
-    _require_file(path, CONFIG_FILE)
+    require_file(path, CONFIG_FILE)
     spec = read_spec(path)
     saved: Predictor
     if spec.model == ENSEMBLE:
-        _require_file(path, ENSEMBLE_FILE)
+        require_file(path, ENSEMBLE_FILE)
         saved = SavedEnsemble.read(path, model)
     else:
-        _require_file(path, MODEL_FILE)
+        require_file(path, MODEL_FILE)
         single = SavedModel.read(path / MODEL_FILE, model)
         single.require_stages()
         saved = single
@@ -68,18 +77,6 @@ def open_run(folder: str | Path, model: str | None = None, device: str = "cpu") 
             "Restore the files of one run",
         )
     return Run(path, spec, saved, device=device)
-
-
-def _require_file(folder: Path, name: str) -> None:
-    """Refuse a folder without a file that every finished run has."""
-    if not (folder / name).is_file():
-        note = backup_note(folder)
-        remedy = Remedy("Choose a folder of `hpgmn train`") | Remedy(
-            "Resume the interrupted run", option="resume", value=True
-        )
-        raise HPGMNError(
-            f"{folder} is not a finished run folder: {name} is missing. {note}".rstrip(), remedy
-        )
 
 
 class Run:
@@ -117,42 +114,25 @@ class Run:
             about += f", test {metric} {format_score(metric, score)}{unit_of(metric)}"
         return f"Run({str(self.folder)!r}: {about})"
 
+    def _repr_html_(self) -> str:
+        from hpgmn.runs.report_data import run_html
+
+        return run_html(self.folder, repr(self))
+
     @cached_property
     def metrics(self) -> dict[str, Any]:
         """The content of ``metrics.json``."""
         return read_metrics(self.folder / METRICS_FILE)
 
     @cached_property
+    def history(self) -> list[dict[str, Any]]:
+        """The learning curves: a row for each split, seed, stage and epoch (of each member)."""
+        return read_history(self.folder / HISTORY_FILE)
+
+    @cached_property
     def graph(self) -> Graph:
         """The graph that the run was trained on: its copy in the folder, or else its source."""
-        from hpgmn.graph.datasets import load
-        from hpgmn.graph.files import read_graph
-
-        source, copy = self.spec.graph, self.folder / GRAPH_FILE
-        remedy = Remedy("Restore it") | "Name the graph"
-        if copy.is_file():
-            remedy |= f"Delete it to read {source} instead"
-        elif source.endswith(".npz") and not Path(source).exists():
-            stored = self.folder / Path(source).name  # a graph in memory, by an earlier version
-            source = str(stored) if stored.is_file() else source
-        try:
-            if copy.is_file():
-                graph = read_graph(copy)
-            else:
-                graph = load(source, self.spec.protocol, **self._preparation(trained=True))
-        except HPGMNError as error:
-            remedy = remedy if error.remedy is None else error.remedy | remedy
-            raise type(error)(error.message, remedy) from None
-        if graph.fingerprint != self.model.metadata["fingerprint"]:
-            source = str(copy) if copy.is_file() else self.spec.graph
-            raise HPGMNError(f"{source} is no longer the graph the model was trained on.", remedy)
-        return graph
-
-    def _preparation(self, trained: bool = False) -> dict[str, Any]:
-        fitted = self.model.metadata.get("preparation")  # earlier versions: none
-        roles = fitted["roles"] if trained and fitted else {}
-        dates = {name: roles[name] for name in ("edge_time", "as_of") if roles.get(name)}
-        return {"preparation": fitted, "prepare": fitted is not None, **dates}
+        return read_trained_graph(self.folder, self.spec, self.model.metadata)
 
     def load_graph(
         self,
@@ -176,7 +156,7 @@ class Run:
             return self.graph.full
         if add:
             return load(source, **(columns or {}), onto=self.graph, log=notify)
-        options = {**self._preparation(), **(columns or {})}
+        options = {**preparation_options(self.model.metadata), **(columns or {})}
         graph = load(source, **options, earlier_ids=self.model.node_ids, log=notify)
         if self.spec.protocol is not None and self._is_trained(graph):
             return load(source, self.spec.protocol)
@@ -244,21 +224,7 @@ class Run:
                 probability; for runs trained with ``conformal``.
             by_class: with ``coverage``, hold it for the nodes of each class.
         """
-        if not 0 <= min_confidence <= 1:
-            raise SettingError(
-                f"min_confidence must be 0 to 1 (got {min_confidence:g}).",
-                Remedy("Give a probability", option="min_confidence", value=0.9),
-            )
-        if not self.model.class_names and (min_confidence or threshold or of or coverage):
-            raise SettingError(
-                "The model predicts numbers: it has no classes, thresholds or confidence.",
-                "Leave out such options; predictions have intervals",
-            )
-        if coverage is not None and not 0 < coverage < 1:
-            raise SettingError(
-                f"coverage must be above 0 and below 1 (got {coverage:g}).",
-                Remedy("Give a probability", option="coverage", value=0.9),
-            )
+        check_options(bool(self.model.class_names), min_confidence, coverage, bool(threshold or of))
         ranked = ranked_class(top, of, self.model.class_names, lambda: self.positive)
         loaded = self._resolve(graph, add)
         number, models = self.models_of(split)
@@ -369,22 +335,15 @@ class Run:
         self, probabilities: Array, split: int, coverage: float, by_class: bool
     ) -> Array:
         """Return (M, C) the classes in the set of each node, from the nodes reserved for it."""
-        from hpgmn.evaluation.prediction_sets import lowest_probabilities, prediction_sets
-
         if not self.spec.conformal:
             raise SettingError(
                 "The run has reserved no nodes for prediction sets.",
                 Remedy("Train it with some", command="train", option="conformal", value=True),
             )
-        chances, labels = self._predict_part(split, "calibration")
-        lowest = lowest_probabilities(chances, labels, coverage, by_class=by_class)
-        always = [name for name, low in zip(self.model.class_names, lowest, strict=True) if low < 0]
-        if np.isneginf(lowest).any():
-            logger.warning(
-                "Too few of the %d reserved nodes for a coverage of %g: every set holds %s.",
-                *(labels.size, coverage, ", ".join(always)),
-            )
-        return prediction_sets(probabilities, lowest)
+        reserved = self._predict_part(split, "calibration")
+        return reserved_sets(
+            probabilities, *reserved, self.model.class_names, coverage, by_class=by_class
+        )
 
     def _new_nodes(self, graph: Graph, new: Array | None) -> Array:
         """Return the positions of new nodes, or refuse where none can be recognised."""
@@ -480,6 +439,48 @@ class Run:
         from hpgmn.explain.node import explain_node
 
         return explain_node(models, loaded, node, device=self.device)
+
+    def statistics(
+        self,
+        graph: Graph | str | Path | None = None,
+        nodes: Sequence[int | str] | None = None,
+        *,
+        split: int | None = None,
+    ) -> dict[str, Array]:
+        """Return the rows that the model reads of its statistics: the inputs of the ONNX file.
+
+        Args:
+            graph: another graph; None for the trained one.
+            nodes: ids, or positions in a graph without ids; None for all.
+            split: whose models read them; None for the first.
+
+        Returns:
+            By name (M, width), or (seeds, M, width) if the rows differ between several seeds.
+        """
+        from hpgmn.explain.node import find_node
+        from hpgmn.runs.export import require_rows, statistic_rows
+
+        model = require_rows(self.models_of(split)[1], self.folder)
+        loaded = self._resolve(graph)
+        chosen = None if nodes is None else [find_node(loaded, node) for node in nodes]
+        return statistic_rows(model, loaded, chosen, self.device)
+
+    def export_onnx(self, path: str | Path, split: int | None = None) -> Path:
+        """Write the models of a split as ONNX, with a description of the inputs beside it.
+
+        Args:
+            split: whose models; None for the first.
+
+        Returns:
+            The path of the description, ``path`` with ".json" added.
+        """
+        from hpgmn.runs.export import export_onnx, require_rows
+
+        model, features = require_rows(self.models_of(split)[1], self.folder), None
+        with suppress(HPGMNError):  # the graph may be gone
+            features = self.graph.feature_names
+        names = None if features is None else [str(name) for name in features]
+        return export_onnx(model, Path(path), names)
 
     def report(self) -> Path:
         """Write ``report.html`` from the files of the run folder and return its path."""

@@ -104,7 +104,8 @@ def train_on_engine(
         monitor.step(f"{graph.name} {runs[folder].model}", ended, len(runs))
 
     def on_progress(name: str, now: Progress) -> None:
-        task = f"{graph.name} {runs[Path(name)].model}: {now.stage} {now.epoch}/{now.epochs}"
+        stage = now.member or now.stage
+        task = f"{graph.name} {runs[Path(name)].model}: {stage} {now.epoch}/{now.epochs}"
         monitor.progress("", monitor.step_progress(task, ended, len(runs)))
 
     engine.run(

@@ -17,7 +17,7 @@ from hpgmn.graph import Graph, Split
 from hpgmn.graph.datasets import DATASETS, load, with_random_splits
 from hpgmn.graph.files import graph_size, write_graph
 from hpgmn.models import has_settings_for, is_custom, read_config
-from hpgmn.runs.fit import Monitor, ProgressCallback, make_monitor
+from hpgmn.runs.fit import EpochCallback, Monitor, ProgressCallback, make_monitor
 from hpgmn.runs.folder import (
     GRAPH_FILE,
     LOG_FILE,
@@ -89,6 +89,7 @@ def train(
     progress: ProgressCallback | None = None,
     notify: Callable[[str], None] | None = None,
     should_stop: Callable[[], bool] | None = None,
+    callbacks: Sequence[EpochCallback] = (),
 ) -> Run:
     """Train every requested split and seed at once and write a run folder.
 
@@ -135,9 +136,13 @@ def train(
         progress: called with what is running and its :class:`~hpgmn.training.replicas.Progress`.
         notify: called with remarks about the data and about decisions.
         should_stop: polled after each epoch; True saves the state and raises KeyboardInterrupt.
+        callbacks: called with a :class:`~hpgmn.training.replicas.Progress` after each epoch, such
+            as those of :mod:`hpgmn.training.callbacks`; on this machine only.
     """
     check_resume(out, resume=resume, overwrite=overwrite)
-    monitor = make_monitor(progress, notify, should_stop)
+    if engine is not None and callbacks:
+        raise SettingError("Callbacks see trainings of this machine only.", "Leave out the engine")
+    monitor = make_monitor(progress, notify, should_stop, callbacks)
     options = read_options(
         config,
         model=model,
@@ -361,7 +366,7 @@ class Job:
                     checked=self.checked,
                     made=made,
                     warnings=warnings_among(earlier),
-                    report=lambda now: monitor.progress(f"{graph.name} {spec.model}", now),
+                    report=lambda now: monitor.epoch(f"{graph.name} {spec.model}", now),
                     notify=monitor.note,
                     should_stop=monitor.should_stop,
                 )

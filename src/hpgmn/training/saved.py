@@ -21,7 +21,7 @@ from hpgmn.base.settings import make_settings, settings_dict
 from hpgmn.base.tasks import hide_labels, is_target
 from hpgmn.graph import Array, Graph
 from hpgmn.models import find_model, is_custom
-from hpgmn.models.stage import ModelEntry, Parameters, Replica, TrainingTask, logits
+from hpgmn.models.stage import ModelEntry, Parameters, Replica, TrainingStage, TrainingTask, logits
 from hpgmn.statistics import LocalStatistics
 from hpgmn.statistics.local import fix_sketches
 from hpgmn.training.on_graph import ModelOnGraph, require_finite
@@ -357,6 +357,17 @@ class SavedModel:
             latest = ModelOnGraph(self.entry, self._task(graph, device, None, shared), self.done)
             self._latest = latest
         return latest
+
+    def stage_on(
+        self, graph: Graph, device: torch.device | str = "cpu", nodes: Array | None = None
+    ) -> TrainingStage:
+        """Build the last stage, whose inputs have the rows of some nodes (ascending), or of all."""
+        if nodes is None:
+            part = self.on_graph(graph, device)
+        else:
+            part = ModelOnGraph(self.entry, self._task(graph, device, nodes, None), self.done)
+        *_, build = self.entry.stages.values()
+        return build(part.task, part.parameters)
 
     def logits(
         self,
