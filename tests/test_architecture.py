@@ -27,10 +27,7 @@ LAYERS = (
     ("report",),
     ("runs",),
     ("service",),
-    ("parameters",),
-    ("node_arrays",),
-    ("estimator",),
-    ("classifier",),
+    ("estimators",),
     ("__init__",),
     ("cli",),
     ("__main__",),
@@ -45,8 +42,8 @@ INSTALLED = {
 INSTALLED_WITH_LAB = {"pandas"}
 MAY_IMPORT_MORE = {
     "hpgmn.transforms": "PyTorch Geometric: its transforms",
-    "hpgmn.classifier": "scikit-learn: its estimators; imported on use",
-    "hpgmn.estimator": "scikit-learn: its estimators; imported on use",
+    "hpgmn.estimators.classifier": "scikit-learn: its estimators; imported on use",
+    "hpgmn.estimators.estimator": "scikit-learn: its estimators; imported on use",
     "hpgmn.base.kernels": "Triton, where it is installed",
     "hpgmn.service.app": "FastAPI and Prometheus; imported when a service starts",
 }

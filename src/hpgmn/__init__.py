@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from hpgmn import nn, transforms
     from hpgmn.auditing import Audit, audit
     from hpgmn.base.errors import HPGMNError
-    from hpgmn.classifier import HPGMNClassifier, HPGMNRegressor
+    from hpgmn.estimators import HPGMNClassifier, HPGMNRegressor
     from hpgmn.graph import (
         Graph,
         Split,
@@ -38,8 +38,8 @@ _HOMES = {
     "CSVHistory": "training.callbacks",
     "Comparison": "runs.compare",
     "Graph": "graph",
-    "HPGMNClassifier": "classifier",
-    "HPGMNRegressor": "classifier",
+    "HPGMNClassifier": "estimators",
+    "HPGMNRegressor": "estimators",
     "HPGMNError": "base.errors",
     "LocalStatistics": "statistics",
     "Run": "runs.run",

@@ -7,7 +7,7 @@ import torch
 
 import hpgmn.explain.neighbors as module
 from hpgmn.base.errors import HPGMNError
-from hpgmn.classifier import HPGMNClassifier
+from hpgmn.estimators.classifier import HPGMNClassifier
 from hpgmn.explain.neighbors import (
     RemovalEffects,
     Support,

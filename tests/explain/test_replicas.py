@@ -11,7 +11,7 @@ import torch
 
 import hpgmn.explain.replicas as module
 from hpgmn.base.errors import HPGMNError
-from hpgmn.classifier import HPGMNClassifier
+from hpgmn.estimators.classifier import HPGMNClassifier
 from hpgmn.explain.replicas import (
     Patterns,
     describe_patterns,

@@ -107,7 +107,7 @@ def of_forms(graph, seed):
 def of_library(graph, seed):
     """The classifier, an audit and an explanation."""
     from hpgmn.auditing import audit
-    from hpgmn.classifier import HPGMNClassifier
+    from hpgmn.estimators.classifier import HPGMNClassifier
 
     model = HPGMNClassifier(seed=seed, epochs=3, estimator_epochs=3, hidden_dim=4).fit(graph, 0)
     return {

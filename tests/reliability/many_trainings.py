@@ -15,7 +15,7 @@ import torch
 
 from hpgmn.base.machine import reset_peak_memory
 from hpgmn.base.settings import make_settings
-from hpgmn.classifier import HPGMNClassifier
+from hpgmn.estimators.classifier import HPGMNClassifier
 from hpgmn.graph import Graph
 from hpgmn.graph.synthetic import trading_network
 from hpgmn.models import find_model

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import strategies as st
 
 if TYPE_CHECKING:
-    from hpgmn.classifier import HPGMNClassifier
+    from hpgmn.estimators.classifier import HPGMNClassifier
     from hpgmn.graph import Graph
 
 pytestmark = pytest.mark.soak
@@ -23,7 +23,7 @@ IDS: list[Any] = ["m0", "m1", "n1", "m0 ", "", None, 7, 1.5, "m\x00", "../n1", "
 @pytest.fixture(scope="module")
 def trained():
     """A classifier on a graph of tables, with numbers, words and missing values."""
-    from hpgmn.classifier import HPGMNClassifier
+    from hpgmn.estimators.classifier import HPGMNClassifier
     from hpgmn.graph import from_tables
     from hpgmn.graph.graph import random_splits
 

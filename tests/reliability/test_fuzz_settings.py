@@ -379,7 +379,7 @@ BOUNDED = {
 
 
 def test_any_hyperparameters_of_the_estimator(fuzz, small_graph):
-    from hpgmn.classifier import HPGMNClassifier
+    from hpgmn.estimators.classifier import HPGMNClassifier
     from hpgmn.models import MODELS
 
     graph = small_graph

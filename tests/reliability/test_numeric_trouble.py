@@ -12,8 +12,8 @@ import torch
 
 from hpgmn.base.errors import HPGMNError
 from hpgmn.base.sparse import scale_attributes
-from hpgmn.classifier import HPGMNClassifier
 from hpgmn.cli import main
+from hpgmn.estimators.classifier import HPGMNClassifier
 from hpgmn.graph import Graph
 from hpgmn.graph.files import write_graph
 from hpgmn.models import MODELS

@@ -1,4 +1,4 @@
-"""Write ``hpgmn/parameters.py``, the typed keywords of the estimators, from the models' settings.
+"""Write ``hpgmn/estimators/parameters.py``: the settings of all models as typed keywords.
 
 python -m hpgmn_lab.parameters
 """
@@ -15,7 +15,7 @@ import hpgmn
 from hpgmn.base.files import write_text
 from hpgmn.models import MODELS
 
-PATH = Path(hpgmn.__file__).with_name("parameters.py")
+PATH = Path(hpgmn.__file__).parent / "estimators" / "parameters.py"
 
 _HEAD = '''\
 """The keywords of the estimators; ``python -m hpgmn_lab.parameters`` writes this file."""

@@ -29,14 +29,7 @@ from hpgmn.base.files import write_error, write_text
 from hpgmn.base.metrics import BALANCED_METRICS, plain_score, require_metric
 from hpgmn.base.settings import FitSettings, make_settings, read_yaml, settings_names, to_plain
 from hpgmn.base.tasks import is_target
-from hpgmn.evaluation.scores import scores
-from hpgmn.explain import Explanation, ModelExplanation, explain_model, explain_node
-from hpgmn.explain.replicas import memory_head, open_replicas
-from hpgmn.graph import Array, Graph, Split
-from hpgmn.models import find_model, task_settings
-from hpgmn.models.custom import require_importable
-from hpgmn.models.stage import Replica, require_task
-from hpgmn.node_arrays import (
+from hpgmn.estimators.inputs import (
     InputError,
     choose_split,
     class_numbers,
@@ -48,7 +41,14 @@ from hpgmn.node_arrays import (
     split_labelled,
     to_graph,
 )
-from hpgmn.parameters import CommonParameters, Parameters
+from hpgmn.estimators.parameters import CommonParameters, Parameters
+from hpgmn.evaluation.scores import scores
+from hpgmn.explain import Explanation, ModelExplanation, explain_model, explain_node
+from hpgmn.explain.replicas import memory_head, open_replicas
+from hpgmn.graph import Array, Graph, Split
+from hpgmn.models import find_model, task_settings
+from hpgmn.models.custom import require_importable
+from hpgmn.models.stage import Replica, require_task
 from hpgmn.training.checks import check_split, class_number, positive_class, seen_labels
 from hpgmn.training.ensemble import ENSEMBLE_FILE, MEMBERS_FOLDER
 from hpgmn.training.replicas import Progress, fit_replicas

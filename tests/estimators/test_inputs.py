@@ -6,7 +6,7 @@ import pytest
 from torch_geometric.data import Data
 
 from hpgmn import Graph
-from hpgmn.node_arrays import (
+from hpgmn.estimators.inputs import (
     InputError,
     class_numbers,
     label_nodes,

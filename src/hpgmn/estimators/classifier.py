@@ -8,7 +8,7 @@ import numpy as np
 from sklearn.base import ClassifierMixin, RegressorMixin
 
 from hpgmn.base.calibration import calibrated_probabilities
-from hpgmn.estimator import NodeEstimator
+from hpgmn.estimators.estimator import NodeEstimator
 from hpgmn.graph import Array
 
 
