@@ -1,3 +1,3 @@
 """The laboratory: the paper's experiments, benchmarks, and the pages made from their records."""
 
-__version__ = "0.4.0"
+__version__ = "0.5.0"

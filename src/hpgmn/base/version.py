@@ -1,3 +1,3 @@
 """The version of hpgmn, which files record and ``hpgmn --version`` prints."""
 
-__version__ = "0.4.0"
+__version__ = "0.5.0"
