@@ -1,19 +1,23 @@
 """The service's page: its data against the run's own answers, and its behaviour in a browser."""
 
+import asyncio
 import re
 import socket
 import threading
 import time
 import warnings
 from contextlib import contextmanager
+from functools import partial
 
 import numpy as np
 import pytest
 
 import hpgmn
+from hpgmn.service.app import make_app
+from hpgmn.service.journal import Journal
+from hpgmn.service.live import LiveRun
 from hpgmn.service.page import MOST_MATCHES, MOST_RANKED, search_ids
-
-pytest.importorskip("fastapi")
+from hpgmn.service.state import ServedRun
 
 HOSTILE = "<img src=x onerror=alert(1)>"
 CLASS = "</script><b>yes</b>"
@@ -61,27 +65,16 @@ def regression(tmp_path_factory):
 
 
 def app_of(live):
-    from fastapi import FastAPI
-    from starlette.responses import JSONResponse
-
-    from hpgmn.base.errors import HPGMNError
-    from hpgmn.service.page import page_router
-
-    app = FastAPI()
-    app.include_router(page_router(live))
-
-    @app.exception_handler(HPGMNError)
-    async def refuse(request, error):
-        return JSONResponse({"error": error.message, "remedy": str(error.remedy)}, 422)
-
-    return app
+    """The page over a graph that the test itself changes."""
+    served = ServedRun(live.run, Journal(live.run, is_writable=False))
+    served.live = live
+    served.load = partial(asyncio.sleep, 0)
+    return make_app(served)
 
 
 def client_of(run):
     with warnings.catch_warnings(action="ignore"):  # it prefers another client library
         from starlette.testclient import TestClient
-
-    from hpgmn.service.live import LiveRun
 
     live = LiveRun(run)
     return TestClient(app_of(live)), live
@@ -289,8 +282,6 @@ def search(page, text):
 
 @pytest.mark.browser
 def test_search_list_and_neighbours_lead_from_node_to_node(run, browser):
-    from hpgmn.service.live import LiveRun
-
     live = LiveRun(run)
     refusal = "422"  # the browser reports the status of an unknown id
     with serve(app_of(live)) as address, open_page(browser, address, [refusal]) as page:
@@ -346,8 +337,6 @@ def test_search_list_and_neighbours_lead_from_node_to_node(run, browser):
 
 @pytest.mark.browser
 def test_a_regression_is_shown_without_classes(regression, browser):
-    from hpgmn.service.live import LiveRun
-
     with serve(app_of(LiveRun(regression))) as address, open_page(browser, address) as page:
         first = str(regression.predict(top=1).node_ids[0])
         shown(page, first)
@@ -361,8 +350,6 @@ def test_a_regression_is_shown_without_classes(regression, browser):
 
 @pytest.mark.browser
 def test_a_service_that_stops_is_reported(run, browser):
-    from hpgmn.service.live import LiveRun
-
     refused = ["ERR_CONNECTION_REFUSED"]
     with serve(app_of(LiveRun(run))) as address:
         context = open_page(browser, address, refused)
@@ -377,26 +364,21 @@ def test_a_service_that_stops_is_reported(run, browser):
 
 @pytest.mark.browser
 def test_the_page_asks_for_the_token(run, browser):
-    from hpgmn.service.app import make_app
-    from hpgmn.service.journal import Journal
-    from hpgmn.service.state import ServedRun
-
-    served = ServedRun(run, Journal(run))
-    loaded = threading.Event()
-    served.on_ready = loaded.set
-    with serve(make_app(served, token="secret-17")) as address:
-        assert loaded.wait(30)
-        with open_page(browser, f"{address}#node=n7", ["401"]) as page:
-            field = page.get_by_label("Token of the service")
-            field.wait_for()
-            assert page.locator("#explorer-tool").is_hidden()
-            field.fill("wrong")
-            page.keyboard.press("Enter")
-            page.get_by_role("alert").get_by_text("refuses this token").wait_for()
-            field.fill("secret-17")
-            page.keyboard.press("Enter")
-            shown(page, "n7")
-            assert field.is_hidden()
-            page.reload()
-            shown(page, "n7")
-            assert "secret-17" not in page.content()
+    served = ServedRun(run, Journal(run, is_writable=False))
+    with (
+        serve(make_app(served, token="secret-17")) as address,
+        open_page(browser, f"{address}#node=n7", ["401"]) as page,
+    ):
+        field = page.get_by_label("Token of the service")
+        field.wait_for()
+        assert page.locator("#explorer-tool").is_hidden()
+        field.fill("wrong")
+        page.keyboard.press("Enter")
+        page.get_by_role("alert").get_by_text("refuses this token").wait_for()
+        field.fill("secret-17")
+        page.keyboard.press("Enter")
+        shown(page, "n7")
+        assert field.is_hidden()
+        page.reload()
+        shown(page, "n7")
+        assert "secret-17" not in page.content()

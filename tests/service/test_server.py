@@ -135,7 +135,7 @@ def test_workers_share_a_fixed_graph(run_folder, start_service, new_node, expect
         refusal = httpx.post(f"{address}/nodes", json={"nodes": [new_node("b")]}, headers=headers)
         assert refusal.status_code == 403
         text = httpx.get(f"{address}/metrics", headers=headers).text
-        assert 'hpgmn_requests_total{route="/predict",status="200"} 20.0' in text
+        assert 'hpgmn_request_seconds_count{route="/predict",status="200"} 20.0' in text
         assert "hpgmn_nodes 61.0" in text
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -23,7 +24,7 @@ def serve(
     host: Annotated[
         str, typer.Option(help="The address to listen on; 0.0.0.0: all of this machine.")
     ] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="0: a free one.")] = 8000,
+    port: Annotated[int, typer.Option(min=0, max=65_535, help="0: a free one.")] = 8000,
     split: ModelsSplit = None,
     own: OwnModel = None,
     token_file: Annotated[
@@ -36,12 +37,9 @@ def serve(
     read_only: Annotated[
         bool, typer.Option("--read-only", help="Refuse additions to the graph.")
     ] = False,
-    workers: Annotated[int, typer.Option(help="Processes, with --read-only.")] = 1,
-    max_body: Annotated[int, typer.Option(help="Most bytes of a request.")] = 2**20,
-    max_items: Annotated[
-        int, typer.Option(help="Most ids, nodes and edges of a request together.")
-    ] = 10_000,
-    timeout: Annotated[float, typer.Option(help="Most seconds of a request.")] = 30.0,
+    workers: Annotated[int, typer.Option(min=1, help="Processes, with --read-only.")] = 1,
+    max_body: Annotated[int, typer.Option(min=1, help="Most bytes of a request.")] = 2**20,
+    timeout: Annotated[float, typer.Option(min=0.001, help="Most seconds of a request.")] = 30.0,
 ) -> None:
     """Serve predictions, explanations and a growing graph over HTTP, until Ctrl-C or SIGTERM.
 
@@ -49,13 +47,12 @@ def serve(
     replayed at the next start.
     """
     from hpgmn.service.server import ServeOptions, serve
-    from hpgmn.service.state import Limits
 
     token = _read_token(token_file)
     if token is None and host not in _LOCAL:
         say(f"Warning: without a token everyone who reaches {host} may use the service.")
-    limits = Limits(max_body, max_items, timeout)
-    serve(ServeOptions(run, own, split, host, port, read_only, workers, token, limits), say)
+    options = ServeOptions(run, own, split, host, port, read_only, workers, token)
+    serve(replace(options, max_body=max_body, timeout=timeout), say)
 
 
 def _read_token(path: Path | None) -> str | None:

@@ -5,11 +5,13 @@ The page itself holds no data: its script fetches them from the routes below ``/
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Callable, Iterable
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from fastapi import APIRouter
+from starlette.responses import HTMLResponse, JSONResponse, Response
 
 from hpgmn.base.errors import count_noun, format_time
 from hpgmn.base.tasks import is_known
@@ -25,9 +27,7 @@ from hpgmn.report.rendering import (
 )
 from hpgmn.runs.outputs import roles
 from hpgmn.service.live import LiveRun
-
-if TYPE_CHECKING:
-    from fastapi import APIRouter
+from hpgmn.service.state import ServedRun
 
 MOST_MATCHES = 20
 """Ids that a search returns."""
@@ -37,21 +37,11 @@ MOST_RANKED = 50
 _PACKAGE = "hpgmn.service"
 
 
-def page_router(live: LiveRun, compute: Callable[..., Awaitable[Any]] | None = None) -> APIRouter:
-    """Return the routes of the page; ``/`` alone needs no token.
-
-    Args:
-        compute: awaits a function with its arguments on the thread that owns the graph [any
-            thread].
-    """
-    from fastapi import APIRouter
-    from starlette.concurrency import run_in_threadpool
-    from starlette.responses import HTMLResponse, JSONResponse, Response
-
-    call = compute or run_in_threadpool
+def page_router(served: ServedRun) -> APIRouter:
+    """Return the routes of the page; ``/`` alone needs no token."""
     router = APIRouter(include_in_schema=False)
 
-    @router.get("/", response_model=None)
+    @router.get("/")
     async def get_page() -> Response:
         content, policy = render_page()
         headers = {
@@ -63,22 +53,22 @@ def page_router(live: LiveRun, compute: Callable[..., Awaitable[Any]] | None = N
         return HTMLResponse(content, headers=headers)
 
     async def reply(function: Callable[..., Any], *arguments: Any) -> Response:
-        content = await call(function, live, *arguments)
+        content = await served.compute(function, served.require(), *arguments)
         return JSONResponse(content, headers={"Cache-Control": "no-store"})
 
-    @router.get("/page/summary", response_model=None)
+    @router.get("/page/summary")
     async def get_summary() -> Response:
         return await reply(summary_data)
 
-    @router.get("/page/search", response_model=None)
+    @router.get("/page/search")
     async def get_matches(q: str = "") -> Response:
         return await reply(_matches, q)
 
-    @router.get("/page/top", response_model=None)
+    @router.get("/page/top")
     async def get_top(of: str | None = None) -> Response:
         return await reply(ranked_data, of)
 
-    @router.get("/page/node", response_model=None)
+    @router.get("/page/node")
     async def get_node(id: str) -> Response:
         return await reply(node_data, id)
 

@@ -46,6 +46,18 @@ class Addition:
         ends = self.data.edge_index
         return np.where(ends < 0, num_nodes - 1 - ends, ends)
 
+    def old_ends(self) -> Array:
+        """Return the ascending positions of the old nodes that have new edges."""
+        ends = np.unique(self.data.edge_index)
+        return ends[ends >= 0]
+
+    def moved(self, old: Array, places: Array) -> Addition:
+        """Return the same with other positions of the old ends, ``places`` instead of ``old``."""
+        ends = self.data.edge_index.copy()
+        is_old = ends >= 0
+        ends[is_old] = places[np.searchsorted(old, ends[is_old])]
+        return Addition(replace(self.data, edge_index=ends))
+
 
 class RowReader:
     """Reads rows of new nodes and edges of a graph.
@@ -125,14 +137,6 @@ class RowReader:
         self, rows: Sequence[Row], names: Sequence[str], label: str, optional: Sequence[str] = ()
     ) -> MemoryTable:
         """Return rows as a table; without rows it has all columns."""
-        if isinstance(rows, str | bytes | Mapping) or not isinstance(rows, Sequence):
-            raise GraphError(f"{label} must be a list of rows (got {type(rows).__name__}).")
-        for number, row in enumerate(rows, start=1):
-            if not isinstance(row, Mapping):
-                raise GraphError(
-                    f"{label}: row {number} is of type {type(row).__name__}.",
-                    "Give every row as column names and values",
-                )
         used = list(dict.fromkeys(name for row in rows for name in row)) if rows else names
         for name in used:
             if name not in names and name not in optional:
