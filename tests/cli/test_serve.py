@@ -16,30 +16,17 @@ def served(monkeypatch):
     return found
 
 
-def test_options_reach_the_service(served, tmp_path, monkeypatch):
-    token = tmp_path / "token"
-    token.write_text("from-file\n")
+def test_options_reach_the_service(served, monkeypatch):
+    assert main(["serve", "run"]) == 0
     monkeypatch.setenv("HPGMN_TOKEN", "from-environment")
     options = ["--port", "9", "--read-only", "--workers", "3", "--timeout", "2"]
     assert main(["serve", "run", *options, "--max-body", "5"]) == 0
-    assert main(["serve", "run", "--token-file", str(token)]) == 0
     first, second = served
-    assert (first.port, first.read_only, first.workers) == (9, True, 3)
-    assert (first.max_body, first.timeout) == (5, 2)
-    assert first.token == "from-environment"
-    assert second.token == "from-file"
-    assert second.host == "127.0.0.1"
-    assert "from-file" not in repr(second)
-
-
-@pytest.mark.parametrize("content", [b"", b"  \n", b"two\nlines", b"\xff", None])
-def test_a_file_without_a_token_is_refused(served, tmp_path, capsys, content):
-    path = tmp_path / "token"
-    if content is not None:
-        path.write_bytes(content)
-    assert main(["serve", "run", "--token-file", str(path)]) == 2
-    assert str(path) in capsys.readouterr().err.replace("\n", "")
-    assert not served
+    assert (first.host, first.token) == ("127.0.0.1", None)
+    assert (second.port, second.read_only, second.workers) == (9, True, 3)
+    assert (second.max_body, second.timeout) == (5, 2)
+    assert second.token == "from-environment"
+    assert "from-environment" not in repr(second)
 
 
 def test_an_empty_variable_is_no_token(served, monkeypatch, capsys):

@@ -100,16 +100,15 @@ def open_client(run_folder):
         from starlette.testclient import TestClient
 
     from hpgmn.runs.run import open_run
-    from hpgmn.service.app import Limits, make_app
+    from hpgmn.service.app import make_app
     from hpgmn.service.journal import Journal
     from hpgmn.service.state import ServedRun
 
     @contextmanager
-    def open_it(token=None, is_writable=True, on_loaded=None, **limits):
+    def open_it(is_writable=True, **options):
         run = open_run(run_folder)
         served = ServedRun(run, Journal(run, is_writable=is_writable))
-        app = make_app(served, Limits(**limits), token, on_loaded)
-        with TestClient(app, raise_server_exceptions=True) as client:
+        with TestClient(make_app(served, **options), raise_server_exceptions=True) as client:
             client.served = served
             yield client
 

@@ -16,7 +16,7 @@ import hpgmn
 from hpgmn.service.app import make_app
 from hpgmn.service.journal import Journal
 from hpgmn.service.live import LiveRun
-from hpgmn.service.page import MOST_MATCHES, MOST_RANKED, search_ids
+from hpgmn.service.page import MOST_MATCHES, search_ids
 from hpgmn.service.state import ServedRun
 
 HOSTILE = "<img src=x onerror=alert(1)>"
@@ -122,18 +122,6 @@ def test_a_node_has_the_numbers_of_its_explanation(run, node):
     assert (row["role"] == "unlabelled") == (label < 0)
 
 
-def test_the_ranked_list_is_that_of_the_run(run):
-    client, _ = client_of(run)
-    for name in run.model.class_names:
-        expected = run.predict(top=MOST_RANKED, of=name)
-        content = get(client, "top", of=name)
-        assert content["class"] == name
-        assert [row["id"] for row in content["rows"]] == expected.node_ids.tolist()
-        chances = expected.probabilities[:, run.model.class_names.index(name)]
-        assert [row["probability"] for row in content["rows"]] == pytest.approx(chances, abs=1e-6)
-        assert [row["reason"] for row in content["rows"]] == expected.reasons.tolist()
-
-
 def test_the_summary_follows_the_graph(run):
     client, live = client_of(run)
     before = {name: rest for name, *rest in get(client, "summary")["facts"]}
@@ -157,10 +145,7 @@ def test_a_regression_has_its_value_intervals_and_neighbours(regression):
     near = [content["ids"][k] for k in row["neighbors"]]
     assert near == [one.node for one in expected.neighbors]
     assert row["support"] == pytest.approx([one.support for one in expected.neighbors])
-    ranked = get(client, "top")
-    best = regression.predict(top=MOST_RANKED)
-    assert [one["id"] for one in ranked["rows"]] == best.node_ids.tolist()
-    assert ranked["class"] is None
+    assert get(client, "summary")["class"] is None
 
 
 def test_an_unknown_id_or_class_is_refused_with_a_remedy(run):
@@ -168,7 +153,6 @@ def test_an_unknown_id_or_class_is_refused_with_a_remedy(run):
     answer = client.get("/page/node", params={"id": "n5x"})
     assert answer.status_code == 422
     assert "n5" in answer.json()["error"]
-    assert client.get("/page/top", params={"of": "nobody"}).status_code == 422
     assert client.get("/page/node").status_code == 422
 
 
@@ -285,7 +269,7 @@ def test_search_list_and_neighbours_lead_from_node_to_node(run, browser):
     live = LiveRun(run)
     refusal = "422"  # the browser reports the status of an unknown id
     with serve(app_of(live)) as address, open_page(browser, address, [refusal]) as page:
-        ranked = run.predict(top=MOST_RANKED).node_ids.tolist()
+        ranked = run.predict(top=50).node_ids.tolist()
         shown(page, ranked[0])
         links = page.locator("#ranking a")
         assert links.all_inner_texts() == [str(name) for name in ranked]
@@ -340,6 +324,8 @@ def test_a_regression_is_shown_without_classes(regression, browser):
     with serve(app_of(LiveRun(regression))) as address, open_page(browser, address) as page:
         first = str(regression.predict(top=1).node_ids[0])
         shown(page, first)
+        links = page.locator("#ranking a")
+        assert links.all_inner_texts() == regression.predict(top=50).node_ids.tolist()
         result = page.locator("#explorer-result").inner_text()
         assert "Predicted value: " in result
         assert "undefined" not in result

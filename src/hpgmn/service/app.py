@@ -11,8 +11,6 @@ import time
 import traceback
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
-from http import HTTPStatus
 from typing import Annotated, Any
 
 from fastapi import FastAPI, HTTPException, Query, Request
@@ -41,19 +39,6 @@ MOST_RANKED = 10_000
 
 _BUCKETS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30)
 _OPEN_PATHS = {"/health", "/"}  # the page holds no data and asks for the token
-
-
-@dataclass(frozen=True)
-class Limits:
-    """What one request may use.
-
-    Args:
-        max_body: bytes.
-        timeout: seconds, from the head of the request to its answer.
-    """
-
-    max_body: int = 2**20
-    timeout: float = 30.0
 
 
 # Errors.
@@ -89,25 +74,19 @@ def _handle_errors(app: FastAPI) -> None:
     @app.exception_handler(RequestValidationError)
     async def refuse_body(request: Request, error: RequestValidationError) -> Response:
         first = error.errors()[0]
-        if first["type"] == "json_invalid":
-            reason = f"The body is not valid JSON: {first['ctx']['error']}."
-            return _respond(refusal(400, reason, "Send a JSON object."))
-        path = ".".join(str(part) for part in first["loc"] if part != "body")
+        status = 400 if first["type"] == "json_invalid" else 422
+        path = ".".join(map(str, first["loc"]))
         reason = first["msg"].removeprefix("Value error, ")
         remedy = "Compare with /openapi.json; send JSON as 'Content-Type: application/json'."
-        return _respond(refusal(422, f"{path[:200] or 'The body'}: {reason}.", remedy))
+        return _respond(refusal(status, f"{path[:200]}: {reason}.", remedy))
 
     @app.exception_handler(AnyHTTPException)
     async def refuse_request(request: Request, error: AnyHTTPException) -> Response:
         if isinstance(error, HTTPException) and isinstance(error.detail, dict):
             return _respond(error)
-        status, path = error.status_code, request.url.path
-        message, remedy = {
-            400: ("The body is not valid JSON.", "Send a JSON object in UTF-8, not deeply nested."),
-            404: (f"There is no {path}.", "See /openapi.json for the routes."),
-            405: (f"{path} does not take {request.method}.", "See /openapi.json for its method."),
-        }.get(status, (HTTPStatus(status).phrase, "See /openapi.json."))
-        return _respond(refusal(status, message, remedy, error.headers))
+        message = f"{request.method} {request.url.path}: {error.detail}."
+        remedy = "See /openapi.json for the routes and their bodies."
+        return _respond(refusal(error.status_code, message, remedy, error.headers))
 
 
 # Bodies of requests.
@@ -188,9 +167,10 @@ class _Guard:
     """Middleware: token, size and time limit before a route, metrics after it."""
 
     def __init__(
-        self, app: ASGIApp, limits: Limits, token: str | None, durations: Histogram
+        self, app: ASGIApp, max_body: int, timeout: float, token: str | None, durations: Histogram
     ) -> None:
-        self._app, self._limits, self._durations = app, limits, durations
+        self._app, self._max_body, self._timeout = app, max_body, timeout
+        self._durations = durations
         self._authorization = None if token is None else f"Bearer {token}".encode()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -203,8 +183,8 @@ class _Guard:
             nonlocal size
             message = await receive()
             size += len(message.get("body", b""))
-            if size > self._limits.max_body:
-                error = f"The body is larger than {self._limits.max_body:,} bytes."
+            if size > self._max_body:
+                error = f"The body is larger than {self._max_body:,} bytes."
                 remedy = "Send several requests, or serve with a larger --max-body."
                 raise refusal(413, error, remedy, {"Connection": "close"})
             return message
@@ -218,12 +198,12 @@ class _Guard:
         refused: HTTPException | None = None
         try:
             self._check_token(scope)
-            async with asyncio.timeout(self._limits.timeout):
+            async with asyncio.timeout(self._timeout):
                 await self._app(scope, limited_receive, observed_send)
         except HTTPException as error:
             refused = error
         except TimeoutError:
-            message = f"The request took longer than {self._limits.timeout:g} seconds."
+            message = f"The request took longer than {self._timeout:g} seconds."
             remedy = "Send less at once, or later; an addition may have been made all the same."
             refused = refusal(503, message, remedy)
         except Exception:
@@ -249,13 +229,17 @@ class _Guard:
 
 def make_app(
     served: ServedRun,
-    limits: Limits | None = None,
+    *,
+    max_body: int = 2**20,
+    timeout: float = 30.0,
     token: str | None = None,
     on_loaded: Callable[[BaseException | None], None] | None = None,
 ) -> FastAPI:
     """Build the service.
 
     Args:
+        max_body: most bytes of a request.
+        timeout: most seconds from the head of a request to its answer.
         token: the bearer token that every route but /health and the page requires; None for none.
         on_loaded: called with the failure, if any, after loading in the background; None: requests
             are accepted once the graph is loaded.
@@ -287,7 +271,7 @@ def make_app(
         lifespan=lifespan,
         responses={"default": {"model": ErrorBody, "description": "An error and its remedy."}},
     )
-    app.add_middleware(_Guard, limits=limits or Limits(), token=token, durations=durations)
+    app.add_middleware(_Guard, max_body=max_body, timeout=timeout, token=token, durations=durations)
     _handle_errors(app)
     _add_routes(app, served)
     _add_metrics(app, served, registry)

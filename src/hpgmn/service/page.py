@@ -31,8 +31,6 @@ from hpgmn.service.state import ServedRun
 
 MOST_MATCHES = 20
 """Ids that a search returns."""
-MOST_RANKED = 50
-"""Nodes in the ranked list."""
 
 _PACKAGE = "hpgmn.service"
 
@@ -63,10 +61,6 @@ def page_router(served: ServedRun) -> APIRouter:
     @router.get("/page/search")
     async def get_matches(q: str = "") -> Response:
         return await reply(_matches, q)
-
-    @router.get("/page/top")
-    async def get_top(of: str | None = None) -> Response:
-        return await reply(ranked_data, of)
 
     @router.get("/page/node")
     async def get_node(id: str) -> Response:
@@ -109,17 +103,12 @@ def summary_data(live: LiveRun) -> dict[str, Any]:
         "title": f"{metrics['model']} on {metrics['graph']}",
         "facts": facts,
         "classes": names,
-        "class": _ranked_class(live),
+        "class": live.positive or (names[0] if names else None),  # to rank by at first
     }
 
 
 def _growth(added: int) -> str:
     return f"{format_count(added)} added since training" if added else "as trained"
-
-
-def _ranked_class(live: LiveRun) -> str | None:
-    """Return the class to rank by if none is chosen; None of a regression."""
-    return live.positive or (live.class_names[0] if live.class_names else None)
 
 
 def search_ids(ids: Iterable[str], text: str, most: int = MOST_MATCHES) -> list[str]:
@@ -129,38 +118,18 @@ def search_ids(ids: Iterable[str], text: str, most: int = MOST_MATCHES) -> list[
     ['a', 'Ab', 'xa']
     """
     wanted = text.strip().lower()
-    groups: list[list[str]] = [[], [], []]  # equal, starts with it, contains it
-    for name in ids:
+
+    def rank(name: str) -> tuple[bool, bool]:
         lowered = name.lower()
-        if wanted in lowered:
-            kind = 0 if lowered == wanted else 1 if lowered.startswith(wanted) else 2
-            if len(groups[kind]) < most:
-                groups[kind].append(name)
-    return [name for group in groups for name in group][:most]
+        return lowered != wanted, not lowered.startswith(wanted)
+
+    return sorted((name for name in ids if wanted in name.lower()), key=rank)[:most]
 
 
 def _matches(live: LiveRun, text: str) -> dict[str, Any]:
     assert live.graph.node_ids is not None
     ids = search_ids(live.graph.node_ids.tolist(), text, MOST_MATCHES + 1)
     return {"ids": ids[:MOST_MATCHES], "has_more": len(ids) > MOST_MATCHES}
-
-
-def ranked_data(live: LiveRun, of: str | None = None) -> dict[str, Any]:
-    """Return the unlabelled nodes with the highest probability of a class, or the highest value."""
-    chosen = of or _ranked_class(live)
-    rows = live.top(MOST_RANKED, chosen)
-    return {
-        "class": chosen,
-        "rows": [
-            {
-                "id": str(row["id"]),
-                "probability": row["probabilities"][chosen] if chosen else None,
-                "value": None if chosen else format_value(row["prediction"]),
-                "reason": row["reason"],
-            }
-            for row in rows
-        ],
-    }
 
 
 def node_data(live: LiveRun, node_id: str) -> dict[str, Any]:

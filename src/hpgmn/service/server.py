@@ -57,6 +57,11 @@ class ServeOptions:
     max_body: int = 2**20
     timeout: float = 30.0
 
+    @property
+    def of_requests(self) -> dict[str, Any]:
+        """What requests must fulfil."""
+        return {"max_body": self.max_body, "timeout": self.timeout, "token": self.token}
+
 
 def require_extra() -> None:
     """Raise HPGMNError if a package of the service is not installed."""
@@ -130,7 +135,7 @@ def _serve_process(options: ServeOptions, listener: socket.socket, notify: Notif
     """Serve from this process, which loads the graph in the background."""
     import uvicorn
 
-    from hpgmn.service.app import Limits, make_app
+    from hpgmn.service.app import make_app
     from hpgmn.service.state import ServedRun
 
     run = open_run(options.folder, options.model)
@@ -146,8 +151,7 @@ def _serve_process(options: ServeOptions, listener: socket.socket, notify: Notif
             server.should_exit = True
 
     with contextlib.closing(ServedRun(run, journal, options.split)) as served:
-        limits = Limits(options.max_body, options.timeout)
-        app = make_app(served, limits, options.token, finish_loading)
+        app = make_app(served, on_loaded=finish_loading, **options.of_requests)
         server = uvicorn.Server(_config(options, app))
         with _ignoring_sigterm():  # uvicorn stops on it, then raises it again
             server.run(sockets=[listener])
@@ -188,14 +192,14 @@ def _serve_workers(options: ServeOptions, listener: socket.socket, notify: Notif
 
 def _make_worker_app(options: ServeOptions, num_entries: int) -> FastAPI:
     """Build the service of a worker process, which ends with its parent."""
-    from hpgmn.service.app import Limits, make_app
+    from hpgmn.service.app import make_app
     from hpgmn.service.state import ServedRun
 
     threading.Thread(target=_stop_with_parent, daemon=True).start()
     run = open_run(options.folder, options.model)
     journal = Journal(run, is_writable=False, num_entries=num_entries)
     served = ServedRun(run, journal, options.split, workers=options.workers)
-    return make_app(served, Limits(options.max_body, options.timeout), options.token)
+    return make_app(served, **options.of_requests)
 
 
 def _stop_with_parent() -> None:

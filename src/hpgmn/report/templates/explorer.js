@@ -397,5 +397,5 @@ const explorer = (() => {
     return follow;
   }
 
-  return { asked, bar, command, element, idLink, percent, refuse, show, start, table };
+  return { amount, asked, bar, command, element, idLink, percent, refuse, show, start, table };
 })();
