@@ -9,9 +9,9 @@ import scipy.sparse as sp
 
 from hpgmn.base.tasks import hide_labels
 from hpgmn.graph import PARTS, Array, Graph, Splits
-from hpgmn.service.rows import Addition
 from hpgmn.tables.edge_columns import add_aggregates
 from hpgmn.tables.preparation import Preparation
+from hpgmn.tables.reading import TableData
 
 _SPARE = 1 << 16  # rows; memory that is not written to takes no space
 
@@ -106,13 +106,12 @@ class GrowingGraph:
         """Whether edges change the attributes of their ends."""
         return self._prepared is not None and bool(self._prepared.aggregates)
 
-    def add(self, addition: Addition) -> Array:
+    def add(self, data: TableData) -> Array:
         """Add nodes and edges; return the positions whose attributes or edges are new."""
-        data, num_nodes, num_edges = addition.data, self.num_nodes, self.num_edges
-        ends = addition.ends(num_nodes)
+        ends, num_nodes, num_edges = data.edge_index, self.num_nodes, self.num_edges
         new = np.arange(num_nodes, num_nodes + len(data.x))
         missing = hide_labels(np.zeros(len(new), self.y.values.dtype), False)
-        self.ids += addition.ids
+        self.ids += data.node_ids.tolist()
         self.y.append(missing if data.y is None else data.y)
         width = self._base.num_features - data.x.shape[1]
         self._x.append(np.pad(data.x, ((0, 0), (0, width))))

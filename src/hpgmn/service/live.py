@@ -22,7 +22,8 @@ from hpgmn.graph import Array, Graph
 from hpgmn.runs.predictions import half_widths, ranked_class
 from hpgmn.runs.run import Run
 from hpgmn.service.growing import GrowingArray, GrowingGraph
-from hpgmn.service.rows import Addition, Row, RowReader
+from hpgmn.service.rows import Row, RowReader
+from hpgmn.tables.reading import TableData
 from hpgmn.training.ensemble import SavedEnsemble
 from hpgmn.training.receptive_field import receptive_field
 
@@ -98,34 +99,35 @@ class LiveRun:
 
     def predict_new(self, nodes: Sequence[Row], edges: Sequence[Row]) -> list[dict[str, Any]]:
         """Return the predictions that new nodes would have; nothing is added."""
-        addition = self.prepare(nodes, edges)
-        if not addition.ids:
+        data, num_nodes = self.prepare(nodes, edges), self.num_nodes
+        ids = data.node_ids.tolist()
+        if not ids:
             return []
-        old = addition.old_ends()
+        ends = np.unique(data.edge_index)
+        old, new = ends[ends < num_nodes], np.arange(len(ids))
         # The new nodes are one step away; aggregates of the old ends need all of their edges.
         steps = max((self._radius or 0) - 1, int(self._growing.has_aggregates))
-        found = self._ego_network(old, steps)
-        graph, places = found or (self.graph, old)
+        graph, places = self._ego_network(old, steps) or (self.graph, old)
+        order = np.searchsorted(np.append(old, num_nodes + new), data.edge_index)
+        places = np.append(places, graph.num_nodes + new)
         grown = GrowingGraph(graph)
-        grown.add(addition.moved(old, places))
-        values = self._compute(grown.whole(), np.arange(graph.num_nodes, grown.num_nodes))
-        return self._rows(addition.ids, values)
+        grown.add(replace(data, edge_index=places[order]))
+        return self._rows(ids, self._compute(grown.whole(), graph.num_nodes + new))
 
-    def prepare(self, nodes: Sequence[Row], edges: Sequence[Row]) -> Addition:
+    def prepare(self, nodes: Sequence[Row], edges: Sequence[Row]) -> TableData:
         """Check new nodes and edges completely; nothing is added."""
         return self._reader.read(nodes, edges, self._positions)
 
-    def apply(self, addition: Addition) -> None:
+    def apply(self, data: TableData) -> None:
         """Add nodes and edges that :meth:`prepare` returned for the current graph."""
-        num_nodes = self._growing.num_nodes
-        touched = self._growing.add(addition)
+        ids, num_nodes = data.node_ids.tolist(), self.num_nodes
+        touched = self._growing.add(data)
         self._graph = None
         width = self._probabilities.values.shape[1]
-        self._probabilities.append(np.zeros((len(addition.ids), width), np.float32))
-        self._stale.append(np.ones(len(addition.ids), bool))
+        self._probabilities.append(np.zeros((len(ids), width), np.float32))
+        self._stale.append(np.ones(len(ids), bool))
         self._mark(touched)
-        for number, name in enumerate(addition.ids, start=num_nodes):
-            self._positions[name] = number
+        self._positions |= {name: num_nodes + number for number, name in enumerate(ids)}
 
     def _mark(self, touched: Array) -> None:
         """Mark predictions as stale that new edges of some nodes may change."""

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 
 from hpgmn.base.errors import GraphError, Remedy, SettingError, list_names, nearest
-from hpgmn.graph import Array, Graph
+from hpgmn.graph import Graph
 from hpgmn.graph.conversion import reading_options
 from hpgmn.tables.columns import assign_roles
 from hpgmn.tables.edges import id_keys
@@ -22,41 +22,6 @@ from hpgmn.tables.sources import MemoryTable
 logger = logging.getLogger(__name__)
 
 Row = Mapping[str, Any]
-
-
-@dataclass(frozen=True, eq=False)
-class Addition:
-    """New nodes and edges that were checked completely.
-
-    Attributes:
-        data: of the new nodes: ids, attributes without aggregates of edges, labels; of the edges
-            weights, types and values. Ends of edges are positions in the served graph, of new nodes
-            -1 for the first, -2 for the second and so on.
-    """
-
-    data: TableData
-
-    @property
-    def ids(self) -> list[str]:
-        """The ids of the new nodes."""
-        return [str(name) for name in self.data.node_ids.tolist()]
-
-    def ends(self, num_nodes: int) -> Array:
-        """Return (2, E) positions in a graph of that many nodes, followed by the new ones."""
-        ends = self.data.edge_index
-        return np.where(ends < 0, num_nodes - 1 - ends, ends)
-
-    def old_ends(self) -> Array:
-        """Return the ascending positions of the old nodes that have new edges."""
-        ends = np.unique(self.data.edge_index)
-        return ends[ends >= 0]
-
-    def moved(self, old: Array, places: Array) -> Addition:
-        """Return the same with other positions of the old ends, ``places`` instead of ``old``."""
-        ends = self.data.edge_index.copy()
-        is_old = ends >= 0
-        ends[is_old] = places[np.searchsorted(old, ends[is_old])]
-        return Addition(replace(self.data, edge_index=ends))
 
 
 class RowReader:
@@ -106,8 +71,11 @@ class RowReader:
 
     def read(
         self, nodes: Sequence[Row], edges: Sequence[Row], positions: Mapping[str, int]
-    ) -> Addition:
+    ) -> TableData:
         """Check rows completely and convert them.
+
+        Ends of edges are positions in the graph with the new nodes at its end. Attributes lack
+        aggregates of edges.
 
         Args:
             positions: the position of each id of the graph.
@@ -130,8 +98,8 @@ class RowReader:
         if unknown:
             raise SettingError.unknown("class", unknown[0], self._like.class_names)
         old = np.asarray([positions[name] for name in known], np.int64)
-        place = np.concatenate([old, -1 - np.arange(len(data.node_ids))])
-        return Addition(replace(data, edge_index=place[data.edge_index]))
+        place = np.append(old, len(positions) + np.arange(len(data.node_ids)))
+        return replace(data, edge_index=place[data.edge_index])
 
     def _table(
         self, rows: Sequence[Row], names: Sequence[str], label: str, optional: Sequence[str] = ()
