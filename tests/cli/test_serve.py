@@ -1,10 +1,14 @@
 """``hpgmn serve``: options and their refusals; the service itself is in ``tests/service``."""
 
 import importlib.util
+import socket
+from contextlib import closing
 
 import pytest
 
+import hpgmn
 from hpgmn.cli import main
+from hpgmn.service.journal import JOURNAL_FILE, Journal
 
 
 @pytest.fixture
@@ -55,6 +59,21 @@ def test_impossible_options_are_refused(own_run, capsys, options, remedy, monkey
     monkeypatch.delenv("HPGMN_TOKEN", raising=False)
     assert main(["serve", str(own_run), *options]) == 2
     assert remedy in capsys.readouterr().err
+
+
+def test_a_port_in_use_and_a_journal_in_use_are_refused_in_one_line(own_run, capsys, monkeypatch):
+    monkeypatch.delenv("HPGMN_TOKEN", raising=False)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = str(listener.getsockname()[1])
+        assert main(["serve", str(own_run), "--port", port]) == 2
+    line = capsys.readouterr().err
+    assert port in line
+    assert "--port" in line
+    with closing(Journal(hpgmn.open_run(own_run))):
+        assert main(["serve", str(own_run), "--port", "0"]) == 2
+    line = capsys.readouterr().err
+    assert JOURNAL_FILE in line.replace("\n", "")
+    assert "--read-only" in line
 
 
 def test_a_missing_extra_gives_the_line_to_install(own_run, capsys, monkeypatch):

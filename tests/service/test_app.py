@@ -212,6 +212,9 @@ def test_the_token_is_required_but_for_health(open_client):
             assert response.headers["WWW-Authenticate"] == "Bearer"
             assert_refused(client.get("/metrics", headers=headers), 401)
             assert_refused(client.get("/page/summary", headers=headers), 401)
+        for method in ("HEAD", "OPTIONS", "GET", "POST", "PUT"):
+            for path in ("/predict//", "/predict/", "/page/node?id=n1", "/health/", "/top?/"):
+                assert client.request(method, path).status_code == 401
         assert client.get("/health").status_code == 200
         right = {"Authorization": "Bearer secret"}
         assert client.post("/predict", json={"ids": ["n1"]}, headers=right).status_code == 200

@@ -19,10 +19,6 @@ def node(name, **columns):
     return {"id": name, **columns}
 
 
-def entry(nodes, edges):
-    return nodes, edges
-
-
 def write(run, *entries):
     journal = Journal(run)
     for nodes, edges in entries:
@@ -31,7 +27,7 @@ def write(run, *entries):
 
 
 def test_entries_come_back_in_order_in_few_batches(run):
-    entries = [entry([node(f"a{k}", age=k)], [{"source": f"a{k}"}]) for k in range(50)]
+    entries = [([node(f"a{k}", age=k)], [{"source": f"a{k}"}]) for k in range(50)]
     write(run, *entries)
     journal = Journal(run)
     assert journal.num_entries == 50
@@ -43,7 +39,7 @@ def test_entries_come_back_in_order_in_few_batches(run):
 
 
 def test_values_of_other_kinds_are_not_joined(run):
-    write(run, *(entry([node("a", x=value)], []) for value in (1, 1.5, None, "1", True, 2**60)))
+    write(run, *(([node("a", x=value)], []) for value in (1, 1.5, None, "1", True, 2**60)))
     journal = Journal(run)
     found = [[row["x"] for row in nodes] for nodes, _ in journal.batches()]
     assert found == [[1, 1.5, None], ["1"], [True], [2**60]]
@@ -59,7 +55,7 @@ def test_the_file_is_in_wal_mode_and_synchronous(run):
 
 def test_a_second_owner_is_refused_and_a_reader_is_not(run):
     journal = Journal(run)
-    journal.append(*entry([node("a")], []))
+    journal.append([node("a")], [])
     with pytest.raises(HPGMNError) as caught:
         Journal(run)
     assert caught.value.remedy.alternatives[0].option == "read_only"
@@ -67,7 +63,7 @@ def test_a_second_owner_is_refused_and_a_reader_is_not(run):
     assert [nodes for nodes, _ in reader.batches()] == [[node("a")]]
     reader.close()
     journal.close()
-    write(run, entry([node("b")], []))  # the lock is free again
+    write(run, ([node("b")], []))  # the lock is free again
 
 
 def test_a_reader_needs_no_journal_and_makes_none(run):
@@ -78,14 +74,14 @@ def test_a_reader_needs_no_journal_and_makes_none(run):
 
 
 def test_a_reader_may_stop_early(run):
-    write(run, *(entry([node(f"a{k}")], []) for k in range(4)))
+    write(run, *(([node(f"a{k}")], []) for k in range(4)))
     reader = Journal(run, is_writable=False, num_entries=3)
     assert [len(nodes) for nodes, _ in reader.batches()] == [3]
     reader.close()
 
 
 def test_the_journal_of_another_run_is_refused(run, tmp_path):
-    write(run, entry([node("a")], []))
+    write(run, ([node("a")], []))
     other = shutil.copytree(run.folder, tmp_path / "other")
     write(open_run(other))  # a copy of the run is the same run
     connection = sqlite3.connect(other / JOURNAL_FILE)
@@ -101,7 +97,7 @@ def test_the_journal_of_another_run_is_refused(run, tmp_path):
 @pytest.mark.parametrize("damage", [b"not a database, but long enough" * 9, None])
 def test_a_damaged_file_is_a_user_error(run, damage, is_writable):
     path = run.folder / JOURNAL_FILE
-    write(run, *(entry([node("a" * 3000)], []) for _ in range(9)))
+    write(run, *(([node("a" * 3000)], []) for _ in range(9)))
     content = path.read_bytes()
     path.write_bytes(damage or content[: len(content) // 2])
     with pytest.raises(HPGMNError) as caught:
@@ -113,7 +109,7 @@ def test_a_full_disk_acknowledges_nothing(run):
     journal = Journal(run)
     journal._connection.execute("PRAGMA max_page_count = 8")
     with pytest.raises(JournalError):
-        journal.append(*entry([node("a" * 100_000)], []))
-    journal.append(*entry([node("b")], []))
+        journal.append([node("a" * 100_000)], [])
+    journal.append([node("b")], [])
     assert [nodes for nodes, _ in journal.batches()] == [[node("b")]]
     journal.close()

@@ -133,14 +133,11 @@ def test_the_summary_follows_the_graph(run):
     assert after["Edges"] == [str(run.graph.num_listed_edges + 1), "1 added since training"]
 
 
-def test_a_regression_has_its_value_intervals_and_neighbours(regression):
+def test_a_regression_has_its_value_and_neighbours(regression):
     client, live = client_of(regression)
     content, expected = get(client, "node", id="n8"), regression.explain("n8")
     [row], [prediction] = content["nodes"], live.predict(["n8"])
     assert float(row["value"].replace(",", "")) == pytest.approx(prediction["prediction"], abs=0.5)
-    low, high = (prediction["intervals"][f"{end}_80"] for end in ("low", "high"))
-    assert prediction["intervals"]["low_95"] is None  # infinite: left out
-    assert row["intervals"] == [f"80 %: {low:,.0f} to {high:,.0f}"]
     assert content["classes"] == row["probabilities"] == []
     near = [content["ids"][k] for k in row["neighbors"]]
     assert near == [one.node for one in expected.neighbors]

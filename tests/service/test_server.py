@@ -83,6 +83,7 @@ def test_a_kill_during_a_thousand_edges_loses_nothing_acknowledged(
     kill_during(run_folder, start_service, new_edge, expected, 1000, kill_after)
 
 
+@pytest.mark.slow
 def test_a_second_service_is_refused_in_one_line(run_folder, start_service, refused):
     with start_service(run_folder) as (address, _):
         port = address.rpartition(":")[2]
@@ -154,6 +155,7 @@ def test_workers_end_with_their_parent(run_folder, start_service):
         raise AssertionError("a worker still answers")
 
 
+@pytest.mark.slow
 def test_a_half_sent_body_is_answered_in_time(run_folder, start_service):
     with start_service(run_folder, "--timeout", "0.5") as (address, _):
         host, port = address.removeprefix("http://").split(":")

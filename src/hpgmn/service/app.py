@@ -37,7 +37,6 @@ METRICS_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
 MOST_RANKED = 10_000
 """The largest k of /top."""
 
-_BUCKETS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30)
 _OPEN_PATHS = {"/health", "/"}  # the page holds no data and asks for the token
 
 
@@ -260,7 +259,6 @@ def make_app(
     durations = Histogram(
         *("hpgmn_request_seconds", "Answered requests and their duration.", ["route", "status"]),
         registry=registry,
-        buckets=_BUCKETS,
     )
     # Pages that show the schema load scripts from elsewhere: /openapi.json alone is served.
     app = FastAPI(

@@ -59,6 +59,11 @@ class LiveRun:
         self._stale = GrowingArray(np.zeros(graph.num_nodes, bool))
 
     @property
+    def ids(self) -> list[str]:
+        """The ids of the nodes of the current graph."""
+        return self._growing.ids
+
+    @property
     def num_nodes(self) -> int:
         """The nodes of the current graph."""
         return len(self._positions)

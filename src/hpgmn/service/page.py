@@ -84,19 +84,16 @@ def render_page() -> tuple[str, str]:
 
 def summary_data(live: LiveRun) -> dict[str, Any]:
     """Return the facts about run and graph, and the classes to rank by."""
-    metrics, trained, names = live.run.metrics, live.run.graph, live.class_names
+    metrics, names = live.run.metrics, live.class_names
     data = ReportData({}, metrics, (), names, np.zeros((0, 0)))
     runs = f"mean of {count_noun(data.num_runs, 'run')}" if data.num_runs > 1 else "single run"
-    seeds = count_noun(int(metrics["seeds"]), "seed")
+    trained = live.run.graph.full
+    grown = (live.num_nodes - trained.num_nodes, live.num_edges - trained.num_listed_edges)
+    notes = [f"{format_count(added)} added since training" for added in grown]
     facts = [
         (f"Test {data.metric_name}", data.format_mean(metrics, "test_score"), runs),
-        ("Model", metrics["model"], f"split {live.split}, {seeds}"),
-        ("Nodes", format_count(live.num_nodes), _growth(live.num_nodes - trained.num_nodes)),
-        (
-            "Edges",
-            format_count(live.num_edges),
-            _growth(live.num_edges - trained.full.num_listed_edges),
-        ),
+        ("Nodes", format_count(live.num_nodes), notes[0]),
+        ("Edges", format_count(live.num_edges), notes[1]),
         ("Trained", format_time(metrics["created"]), f"hpgmn {metrics['version']}"),
     ]
     return {
@@ -105,10 +102,6 @@ def summary_data(live: LiveRun) -> dict[str, Any]:
         "classes": names,
         "class": live.positive or (names[0] if names else None),  # to rank by at first
     }
-
-
-def _growth(added: int) -> str:
-    return f"{format_count(added)} added since training" if added else "as trained"
 
 
 def search_ids(ids: Iterable[str], text: str, most: int = MOST_MATCHES) -> list[str]:
@@ -127,8 +120,7 @@ def search_ids(ids: Iterable[str], text: str, most: int = MOST_MATCHES) -> list[
 
 
 def _matches(live: LiveRun, text: str) -> dict[str, Any]:
-    assert live.graph.node_ids is not None
-    ids = search_ids(live.graph.node_ids.tolist(), text, MOST_MATCHES + 1)
+    ids = search_ids(live.ids, text, MOST_MATCHES + 1)
     return {"ids": ids[:MOST_MATCHES], "has_more": len(ids) > MOST_MATCHES}
 
 
@@ -148,16 +140,4 @@ def node_data(live: LiveRun, node_id: str) -> dict[str, Any]:
     if not names:
         [prediction] = live.predict([node_id])
         row["value"] = format_value(prediction["prediction"])
-        row["intervals"] = _interval_texts(prediction["intervals"])
     return content
-
-
-def _interval_texts(intervals: dict[str, float | None]) -> list[str]:
-    """Describe the finite intervals of a regression, narrowest first."""
-    texts = []
-    for name, low in intervals.items():
-        end, coverage = name.split("_")
-        high = intervals[f"high_{coverage}"]
-        if end == "low" and low is not None and high is not None:
-            texts.append(f"{coverage} %: {format_value(low)} to {format_value(high)}")
-    return texts

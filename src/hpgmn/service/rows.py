@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from copy import copy
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -36,17 +36,8 @@ class RowReader:
         names = graph.feature_names
         if names is None:
             names = np.asarray([f"x[{number}]" for number in range(graph.num_features)])
-        self._like = SimpleNamespace(
-            name=graph.name,
-            node_ids=np.empty(0, "U1"),
-            directed=graph.directed,
-            is_weighted=graph.is_weighted,
-            is_regression=graph.is_regression,
-            edge_type_names=graph.edge_type_names,
-            class_names=graph.class_names,
-            feature_names=names,
-            preparation=graph.preparation,
-        )
+        self._like = copy(graph)
+        self._like.node_ids, self._like.feature_names = np.empty(0, "U1"), names
         self._columns, self._options = reading_options({}, True, None, self._like)
         prepared = self._options["preparation"]
         roles: dict[str, Any]
