@@ -270,6 +270,7 @@ def test_a_failed_addition_ends_the_service_and_is_replayed(open_client, monkeyp
         assert_refused(client.post("/nodes", json={"nodes": [new_node("a")]}), 500)
         assert_refused(client.get("/ready"), 503)
         assert_refused(client.post("/predict", json={"ids": ["n1"]}), 503)
+        assert "hpgmn_journal_entries 1.0" in client.get("/metrics").text
     monkeypatch.undo()
     with open_client() as client:
         assert client.post("/predict", json={"ids": ["a"]}).status_code == 200

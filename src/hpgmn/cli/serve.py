@@ -34,9 +34,9 @@ def serve(
 ) -> None:
     """Serve predictions, explanations and a growing graph over HTTP, until Ctrl-C or SIGTERM.
 
-    Routes and examples: /openapi.json. With the variable HPGMN_TOKEN, requests must send it as a
-    bearer token. Acknowledged additions are in RUN/journal.sqlite and
-    replayed at the next start.
+    Routes and examples: /openapi.json. If the variable HPGMN_TOKEN is set, requests must send it
+    as a bearer token. Acknowledged additions are in RUN/journal.sqlite and replayed at the next
+    start.
     """
     from hpgmn.service.server import ServeOptions, serve
 

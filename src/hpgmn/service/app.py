@@ -291,6 +291,7 @@ def _add_routes(app: FastAPI, served: ServedRun) -> None:
 
     @app.get("/ready", summary="Whether model and journal are loaded; 503 before.")
     async def ready() -> Response:
+        served.require()
         return JSONResponse({"status": "ready", "graph": served.sizes})
 
     @app.post("/predict", summary="Predict known nodes by id, or new nodes with their edges.")
@@ -336,10 +337,9 @@ def _add_metrics(app: FastAPI, served: ServedRun, registry: CollectorRegistry) -
 
     @app.get("/metrics", summary="Metrics in the text format of Prometheus.")
     async def get_metrics() -> Response:
-        if served.live is not None:
-            for name, value in served.sizes.items():
-                gauges[name].set(value)
-            gauges["journal_entries"].set(served.journal.num_entries)
+        for name, value in served.sizes.items():
+            gauges[name].set(value)
+        gauges["journal_entries"].set(served.journal.num_entries)
         shown = registry
         if METRICS_VARIABLE in os.environ:  # of all workers
             shown = CollectorRegistry()

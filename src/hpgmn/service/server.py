@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from fastapi import FastAPI
 
 _BACKLOG = 2048
+_HANG_SECONDS = 60  # without a sign of life, after which a worker is replaced
 
 Notify = Callable[[str], None]
 
@@ -182,8 +183,9 @@ def _serve_workers(options: ServeOptions, listener: socket.socket, notify: Notif
     with tempfile.TemporaryDirectory(prefix="hpgmn-serve-") as folder:
         os.environ[METRICS_VARIABLE] = folder  # the workers inherit it
         factory = partial(_make_worker_app, options, num_entries)
-        config = _config(options, factory, factory=True, workers=options.workers)
-        workers = Multiprocess(config, [listener])
+        more = {"factory": True, "workers": options.workers}
+        more["timeout_worker_healthcheck"] = _HANG_SECONDS
+        workers = Multiprocess(_config(options, factory, **more), [listener])
         notify(f"Serving {options.folder} at {_address(listener)}, {options.workers} workers")
         workers.run()
     if any(worker.exitcode not in (0, -signal.SIGTERM) for worker in workers.processes):

@@ -79,9 +79,9 @@ class ServedRun:
 
     @property
     def sizes(self) -> dict[str, int]:
-        """Nodes and edges of the current graph."""
-        live = self.require()
-        return {"nodes": live.num_nodes, "edges": live.num_edges}
+        """Nodes and edges of the current graph; nothing before it is loaded."""
+        live = self.live
+        return {} if live is None else {"nodes": live.num_nodes, "edges": live.num_edges}
 
     def require(self) -> LiveRun:
         """Return the live graph, or refuse before it is loaded or after it has failed."""
