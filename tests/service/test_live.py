@@ -179,6 +179,18 @@ def test_predict_new_equals_adding_and_changes_nothing(kind, train):
     np.testing.assert_allclose(added, [list(row["probabilities"].values()) for row in answers])
 
 
+@pytest.mark.usefixtures("ego_networks_only")
+@pytest.mark.parametrize("name", SETTINGS)
+def test_new_nodes_with_settings(name, train):
+    graph, nodes, edges, whole = graphs("undirected edge columns", seed=2)
+    run = train(graph, **SETTINGS[name])
+    rows, answers = LiveRun(run).predict_new(nodes, edges), expected(run, whole)
+    assert [row["id"] for row in rows] == [row["id"] for row in nodes]
+    for row in rows:
+        found = list(row["probabilities"].values())
+        np.testing.assert_allclose(found, answers[row["id"]], atol=1e-5)
+
+
 def _last_node(nodes, edges, graph):
     known = {nodes[-1]["id"]} | set(graph.node_ids.tolist())
     return nodes[-1:], [edge for edge in edges if {edge["source"], edge["target"]} <= known]
