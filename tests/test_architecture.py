@@ -46,6 +46,7 @@ MAY_IMPORT_MORE = {
     "hpgmn.estimators.estimator": "scikit-learn: its estimators; imported on use",
     "hpgmn.base.kernels": "Triton, where it is installed",
     "hpgmn.service.app": "FastAPI and Prometheus; imported when a service starts",
+    "hpgmn.service.page": "FastAPI; imported when a service starts",
 }
 
 LONGEST_FILE = 500

@@ -6,7 +6,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 import warnings
 from contextlib import contextmanager
 from pathlib import Path
@@ -103,18 +102,14 @@ def open_client(run_folder):
     from hpgmn.runs.run import open_run
     from hpgmn.service.app import make_app
     from hpgmn.service.journal import Journal
-    from hpgmn.service.state import Limits, ServedRun
+    from hpgmn.service.state import ServedRun
 
     @contextmanager
-    def open_it(token=None, is_writable=True, wait=True, **limits):
+    def open_it(is_writable=True, **options):
         run = open_run(run_folder)
         served = ServedRun(run, Journal(run, is_writable=is_writable))
-        app = make_app(served, Limits(**limits), token)
-        with TestClient(app, raise_server_exceptions=True) as client:
+        with TestClient(make_app(served, **options), raise_server_exceptions=True) as client:
             client.served = served
-            while wait and served.live is None:
-                assert served.failure is None, served.failure
-                time.sleep(0.01)
             yield client
 
     return open_it

@@ -7,25 +7,24 @@ from hypothesis import strategies as st
 
 import hpgmn
 from hpgmn.service import growing
-from hpgmn.service.growing import GrowingGraph, Rows, SparseRows
+from hpgmn.service.growing import GrowingArray, GrowingGraph, SparseRows
 from hpgmn.service.rows import RowReader
 
 
-def test_rows_grow_and_shrink(monkeypatch):
+def test_arrays_grow_and_share_nothing_they_write(monkeypatch):
     monkeypatch.setattr(growing, "_SPARE", 1)
-    rows = Rows(np.arange(4.0).reshape(2, 2))
+    values = np.arange(4.0).reshape(2, 2)
+    rows = GrowingArray(values)
     for number in range(2, 20):
         rows.append(np.full((1, 2), number))
-    assert rows.values[2:].tolist() == [[number] * 2 for number in range(2, 20)]
-    rows.truncate(3)
-    rows.append(np.array([[7, 8]]))
-    assert rows.values.tolist() == [[0, 1], [2, 3], [2, 2], [7, 8]]
+    assert rows.values.tolist() == [[0, 1], [2, 3], *([number] * 2 for number in range(2, 20))]
+    assert rows.take(np.array([1, 3])).tolist() == [[2, 3], [3, 3]]
+    assert values.tolist() == [[0, 1], [2, 3]]
 
 
-def test_sparse_rows_grow_and_shrink():
+def test_sparse_rows_grow():
     rows = SparseRows(sp.csr_array(np.eye(3)))
-    rows.append(np.array([[1, 2, 3], [4, 5, 6]]))
-    rows.truncate(4)
+    rows.append(np.array([[1, 2, 3]]))
     rows.append(np.array([[7, 8, 9]]))
     whole = [[1, 0, 0], [0, 1, 0], [0, 0, 1], [1, 2, 3], [7, 8, 9]]
     assert rows.take(None).toarray().tolist() == whole

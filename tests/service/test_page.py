@@ -1,19 +1,23 @@
 """The service's page: its data against the run's own answers, and its behaviour in a browser."""
 
+import asyncio
 import re
 import socket
 import threading
 import time
 import warnings
 from contextlib import contextmanager
+from functools import partial
 
 import numpy as np
 import pytest
 
 import hpgmn
-from hpgmn.service.page import MOST_MATCHES, MOST_RANKED, search_ids
-
-pytest.importorskip("fastapi")
+from hpgmn.service.app import make_app
+from hpgmn.service.journal import Journal
+from hpgmn.service.live import LiveRun
+from hpgmn.service.page import MOST_MATCHES, search_ids
+from hpgmn.service.state import ServedRun
 
 HOSTILE = "<img src=x onerror=alert(1)>"
 CLASS = "</script><b>yes</b>"
@@ -61,27 +65,16 @@ def regression(tmp_path_factory):
 
 
 def app_of(live):
-    from fastapi import FastAPI
-    from starlette.responses import JSONResponse
-
-    from hpgmn.base.errors import HPGMNError
-    from hpgmn.service.page import page_router
-
-    app = FastAPI()
-    app.include_router(page_router(live))
-
-    @app.exception_handler(HPGMNError)
-    async def refuse(request, error):
-        return JSONResponse({"error": error.message, "remedy": str(error.remedy)}, 422)
-
-    return app
+    """The page over a graph that the test itself changes."""
+    served = ServedRun(live.run, Journal(live.run, is_writable=False))
+    served.live = live
+    served.load = partial(asyncio.sleep, 0)
+    return make_app(served)
 
 
 def client_of(run):
     with warnings.catch_warnings(action="ignore"):  # it prefers another client library
         from starlette.testclient import TestClient
-
-    from hpgmn.service.live import LiveRun
 
     live = LiveRun(run)
     return TestClient(app_of(live)), live
@@ -129,18 +122,6 @@ def test_a_node_has_the_numbers_of_its_explanation(run, node):
     assert (row["role"] == "unlabelled") == (label < 0)
 
 
-def test_the_ranked_list_is_that_of_the_run(run):
-    client, _ = client_of(run)
-    for name in run.model.class_names:
-        expected = run.predict(top=MOST_RANKED, of=name)
-        content = get(client, "top", of=name)
-        assert content["class"] == name
-        assert [row["id"] for row in content["rows"]] == expected.node_ids.tolist()
-        chances = expected.probabilities[:, run.model.class_names.index(name)]
-        assert [row["probability"] for row in content["rows"]] == pytest.approx(chances, abs=1e-6)
-        assert [row["reason"] for row in content["rows"]] == expected.reasons.tolist()
-
-
 def test_the_summary_follows_the_graph(run):
     client, live = client_of(run)
     before = {name: rest for name, *rest in get(client, "summary")["facts"]}
@@ -152,22 +133,16 @@ def test_the_summary_follows_the_graph(run):
     assert after["Edges"] == [str(run.graph.num_listed_edges + 1), "1 added since training"]
 
 
-def test_a_regression_has_its_value_intervals_and_neighbours(regression):
+def test_a_regression_has_its_value_and_neighbours(regression):
     client, live = client_of(regression)
     content, expected = get(client, "node", id="n8"), regression.explain("n8")
     [row], [prediction] = content["nodes"], live.predict(["n8"])
     assert float(row["value"].replace(",", "")) == pytest.approx(prediction["prediction"], abs=0.5)
-    low, high = (prediction["intervals"][f"{end}_80"] for end in ("low", "high"))
-    assert prediction["intervals"]["low_95"] is None  # infinite: left out
-    assert row["intervals"] == [f"80 %: {low:,.0f} to {high:,.0f}"]
     assert content["classes"] == row["probabilities"] == []
     near = [content["ids"][k] for k in row["neighbors"]]
     assert near == [one.node for one in expected.neighbors]
     assert row["support"] == pytest.approx([one.support for one in expected.neighbors])
-    ranked = get(client, "top")
-    best = regression.predict(top=MOST_RANKED)
-    assert [one["id"] for one in ranked["rows"]] == best.node_ids.tolist()
-    assert ranked["class"] is None
+    assert get(client, "summary")["class"] is None
 
 
 def test_an_unknown_id_or_class_is_refused_with_a_remedy(run):
@@ -175,7 +150,6 @@ def test_an_unknown_id_or_class_is_refused_with_a_remedy(run):
     answer = client.get("/page/node", params={"id": "n5x"})
     assert answer.status_code == 422
     assert "n5" in answer.json()["error"]
-    assert client.get("/page/top", params={"of": "nobody"}).status_code == 422
     assert client.get("/page/node").status_code == 422
 
 
@@ -289,12 +263,10 @@ def search(page, text):
 
 @pytest.mark.browser
 def test_search_list_and_neighbours_lead_from_node_to_node(run, browser):
-    from hpgmn.service.live import LiveRun
-
     live = LiveRun(run)
     refusal = "422"  # the browser reports the status of an unknown id
     with serve(app_of(live)) as address, open_page(browser, address, [refusal]) as page:
-        ranked = run.predict(top=MOST_RANKED).node_ids.tolist()
+        ranked = run.predict(top=50).node_ids.tolist()
         shown(page, ranked[0])
         links = page.locator("#ranking a")
         assert links.all_inner_texts() == [str(name) for name in ranked]
@@ -346,11 +318,11 @@ def test_search_list_and_neighbours_lead_from_node_to_node(run, browser):
 
 @pytest.mark.browser
 def test_a_regression_is_shown_without_classes(regression, browser):
-    from hpgmn.service.live import LiveRun
-
     with serve(app_of(LiveRun(regression))) as address, open_page(browser, address) as page:
         first = str(regression.predict(top=1).node_ids[0])
         shown(page, first)
+        links = page.locator("#ranking a")
+        assert links.all_inner_texts() == regression.predict(top=50).node_ids.tolist()
         result = page.locator("#explorer-result").inner_text()
         assert "Predicted value: " in result
         assert "undefined" not in result
@@ -361,8 +333,6 @@ def test_a_regression_is_shown_without_classes(regression, browser):
 
 @pytest.mark.browser
 def test_a_service_that_stops_is_reported(run, browser):
-    from hpgmn.service.live import LiveRun
-
     refused = ["ERR_CONNECTION_REFUSED"]
     with serve(app_of(LiveRun(run))) as address:
         context = open_page(browser, address, refused)
@@ -377,26 +347,21 @@ def test_a_service_that_stops_is_reported(run, browser):
 
 @pytest.mark.browser
 def test_the_page_asks_for_the_token(run, browser):
-    from hpgmn.service.app import make_app
-    from hpgmn.service.journal import Journal
-    from hpgmn.service.state import ServedRun
-
-    served = ServedRun(run, Journal(run))
-    loaded = threading.Event()
-    served.on_ready = loaded.set
-    with serve(make_app(served, token="secret-17")) as address:
-        assert loaded.wait(30)
-        with open_page(browser, f"{address}#node=n7", ["401"]) as page:
-            field = page.get_by_label("Token of the service")
-            field.wait_for()
-            assert page.locator("#explorer-tool").is_hidden()
-            field.fill("wrong")
-            page.keyboard.press("Enter")
-            page.get_by_role("alert").get_by_text("refuses this token").wait_for()
-            field.fill("secret-17")
-            page.keyboard.press("Enter")
-            shown(page, "n7")
-            assert field.is_hidden()
-            page.reload()
-            shown(page, "n7")
-            assert "secret-17" not in page.content()
+    served = ServedRun(run, Journal(run, is_writable=False))
+    with (
+        serve(make_app(served, token="secret-17")) as address,
+        open_page(browser, f"{address}#node=n7", ["401"]) as page,
+    ):
+        field = page.get_by_label("Token of the service")
+        field.wait_for()
+        assert page.locator("#explorer-tool").is_hidden()
+        field.fill("wrong")
+        page.keyboard.press("Enter")
+        page.get_by_role("alert").get_by_text("refuses this token").wait_for()
+        field.fill("secret-17")
+        page.keyboard.press("Enter")
+        shown(page, "n7")
+        assert field.is_hidden()
+        page.reload()
+        shown(page, "n7")
+        assert "secret-17" not in page.content()

@@ -20,16 +20,16 @@ def test_ends_are_positions_old_and_new(reader):
     nodes = [{"id": name, "size": 1.0, "kind": "red"} for name in ("p", "q")]
     ends = [("n5", "q"), ("p", "q"), ("n2", "n5")]
     edges = [{"source": a, "target": b, "amount": 3, "way": "b"} for a, b in ends]
-    addition = reader.read(nodes, edges, {"n2": 2, "n5": 5, "n7": 7})
-    assert addition.ids == ["p", "q"]
-    assert addition.ends(90).tolist() == [[5, 90, 2], [91, 91, 5]]
-    assert addition.data.edge_type.tolist() == [1, 1, 1]
-    assert addition.data.edge_values.tolist() == [[3, 1]] * 3
+    data = reader.read(nodes, edges, {f"n{number}": number for number in range(90)})
+    assert data.node_ids.tolist() == ["p", "q"]
+    assert data.edge_index.tolist() == [[5, 90, 2], [91, 91, 5]]
+    assert data.edge_type.tolist() == [1, 1, 1]
+    assert data.edge_values.tolist() == [[3, 1]] * 3
 
 
 def test_columns_that_may_be_present(reader):
     row = {"id": "p", "size": 1.0, "kind": "red"}
-    labels = [reader.read([row | {"label": word}], [], {}).data.y for word in ("yes", "no", None)]
+    labels = [reader.read([row | {"label": word}], [], {}).y for word in ("yes", "no", None)]
     assert np.concatenate(labels).tolist() == [1, 0, -1]
 
 

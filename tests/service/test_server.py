@@ -83,6 +83,7 @@ def test_a_kill_during_a_thousand_edges_loses_nothing_acknowledged(
     kill_during(run_folder, start_service, new_edge, expected, 1000, kill_after)
 
 
+@pytest.mark.slow
 def test_a_second_service_is_refused_in_one_line(run_folder, start_service, refused):
     with start_service(run_folder) as (address, _):
         port = address.rpartition(":")[2]
@@ -135,7 +136,7 @@ def test_workers_share_a_fixed_graph(run_folder, start_service, new_node, expect
         refusal = httpx.post(f"{address}/nodes", json={"nodes": [new_node("b")]}, headers=headers)
         assert refusal.status_code == 403
         text = httpx.get(f"{address}/metrics", headers=headers).text
-        assert 'hpgmn_requests_total{route="/predict",status="200"} 20.0' in text
+        assert 'hpgmn_request_seconds_count{route="/predict",status="200"} 20.0' in text
         assert "hpgmn_nodes 61.0" in text
 
 
@@ -154,6 +155,7 @@ def test_workers_end_with_their_parent(run_folder, start_service):
         raise AssertionError("a worker still answers")
 
 
+@pytest.mark.slow
 def test_a_half_sent_body_is_answered_in_time(run_folder, start_service):
     with start_service(run_folder, "--timeout", "0.5") as (address, _):
         host, port = address.removeprefix("http://").split(":")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -11,33 +9,18 @@ import scipy.sparse as sp
 
 from hpgmn.base.tasks import hide_labels
 from hpgmn.graph import PARTS, Array, Graph, Splits
-from hpgmn.service.rows import Addition
 from hpgmn.tables.edge_columns import add_aggregates
 from hpgmn.tables.preparation import Preparation
+from hpgmn.tables.reading import TableData
 
 _SPARE = 1 << 16  # rows; memory that is not written to takes no space
 
 
-class Rows:
+class GrowingArray:
     """An array that grows at its end without being copied each time."""
 
     def __init__(self, values: Array) -> None:
-        self._data, self._count = values, 0
-        self._reserve(len(values))
-        self._data[: len(values)] = values
-        self._count = len(values)
-
-    @classmethod
-    def sharing(cls, values: Array) -> Rows:
-        """Return rows in the memory of an array, such as a mapped file, until they grow."""
-        rows = cls(values[:0])
-        rows._data, rows._count = values, len(values)
-        return rows
-
-    def _reserve(self, count: int) -> None:
-        larger = np.empty((count + count // 4 + _SPARE, *self._data.shape[1:]), self._data.dtype)
-        larger[: self._count] = self._data[: self._count]
-        self._data = larger
+        self._data, self._count = values, len(values)
 
     def __len__(self) -> int:
         return self._count
@@ -51,13 +34,16 @@ class Rows:
         """Add rows."""
         count = self._count + len(values)
         if count > len(self._data):
-            self._reserve(count)
+            shape = (count + count // 4 + _SPARE, *self._data.shape[1:])
+            larger = np.empty(shape, self._data.dtype)
+            larger[: self._count] = self.values
+            self._data = larger
         self._data[self._count : count] = values
         self._count = count
 
-    def truncate(self, count: int) -> None:
-        """Drop the rows from a position on."""
-        self._count = count
+    def take(self, chosen: Array | None) -> Array:
+        """Return a copy of the rows at some positions, or of all."""
+        return self.values.copy() if chosen is None else self.values[chosen]
 
 
 class SparseRows:
@@ -69,10 +55,6 @@ class SparseRows:
     def append(self, values: Array) -> None:
         """Add rows."""
         self._added = sp.vstack([self._added, sp.csr_array(values)], format="csr")
-
-    def truncate(self, count: int) -> None:
-        """Drop the rows from a position on."""
-        self._added = self._added[: count - self._base.shape[0]]
 
     def take(self, nodes: Array | None) -> sp.csr_array:
         """Return the rows at ascending positions, or all."""
@@ -95,11 +77,13 @@ class GrowingGraph:
         prepared = graph.preparation
         self._prepared = None if prepared is None else Preparation.from_dict(prepared)
         self.ids: list[str] = graph.node_ids.tolist()
-        self.y = Rows(graph.y)
-        self._x: Any = SparseRows(graph.x) if graph.has_sparse_attributes else Rows(graph.x)
-        self._ends = Rows(graph.edge_index.T.astype(np.int32))
+        self.y = GrowingArray(graph.y)
+        # Aggregates of edges are written into the attributes: into a copy.
+        is_sparse = graph.has_sparse_attributes
+        self._x: Any = SparseRows(graph.x) if is_sparse else GrowingArray(graph.x.copy())
+        self._ends = GrowingArray(graph.edge_index.T.astype(np.int32))
         columns = (graph.edge_weight, graph.edge_type, graph.edge_values)
-        self._columns = [None if column is None else Rows(column) for column in columns]
+        self._columns = [None if column is None else GrowingArray(column) for column in columns]
         # Edge e is at the positions e and E + e of both ends; sorting them groups edges by node.
         ends = graph.edge_index.reshape(-1)
         order = np.argsort(ends, kind="stable").astype(np.int32)
@@ -122,13 +106,12 @@ class GrowingGraph:
         """Whether edges change the attributes of their ends."""
         return self._prepared is not None and bool(self._prepared.aggregates)
 
-    def add(self, addition: Addition) -> Array:
+    def add(self, data: TableData) -> Array:
         """Add nodes and edges; return the positions whose attributes or edges are new."""
-        data, num_nodes, num_edges = addition.data, self.num_nodes, self.num_edges
-        ends = addition.ends(num_nodes)
+        ends, num_nodes, num_edges = data.edge_index, self.num_nodes, self.num_edges
         new = np.arange(num_nodes, num_nodes + len(data.x))
         missing = hide_labels(np.zeros(len(new), self.y.values.dtype), False)
-        self.ids += addition.ids
+        self.ids += data.node_ids.tolist()
         self.y.append(missing if data.y is None else data.y)
         width = self._base.num_features - data.x.shape[1]
         self._x.append(np.pad(data.x, ((0, 0), (0, width))))
@@ -144,30 +127,6 @@ class GrowingGraph:
         touched = np.union1d(new, ends)
         self._aggregate(touched)
         return touched
-
-    @contextmanager
-    def tentatively(self, addition: Addition) -> Iterator[Array]:
-        """Have nodes and edges added inside the block; gives the positions of the new nodes."""
-        num_nodes, num_edges = self.num_nodes, self.num_edges
-        old = np.unique(addition.data.edge_index)
-        old = old[old >= 0]
-        before = self._x.values[old] if self.has_aggregates else None
-        self.add(addition)
-        try:
-            yield np.arange(num_nodes, self.num_nodes)
-        finally:
-            for node in np.unique(self._ends.values[num_edges:]).tolist():
-                kept = [number for number in self._added.pop(node) if number < num_edges]
-                if kept:
-                    self._added[node] = kept
-            del self.ids[num_nodes:]
-            self.y.truncate(num_nodes)
-            self._x.truncate(num_nodes)
-            for rows in (self._ends, *self._columns):
-                if rows is not None:
-                    rows.truncate(num_edges)
-            if before is not None:
-                self._x.values[old] = before
 
     def _aggregate(self, nodes: Array) -> None:
         """Recompute the attributes of some nodes that are aggregates of their edges."""
@@ -226,9 +185,6 @@ class GrowingGraph:
     def whole(self) -> Graph:
         """Return the whole graph."""
         graph = self._graph(None, None, self._ends.values.T, self.ids)
-        graph.preparation = self._base.preparation
-        values = self._columns[2]
-        graph.edge_values = None if values is None else values.values.copy()
         if self._base.splits is None:
             return graph
         count = self.num_nodes - self._base.num_nodes
@@ -240,16 +196,18 @@ class GrowingGraph:
     ) -> Graph:
         """Return a graph of some nodes and edges, or of all; nothing is shared."""
         base = self._base
-        x = self._x.take(nodes) if base.has_sparse_attributes else _copy(self._x, nodes)
+        weights, types, values = (
+            None if column is None else column.take(edges) for column in self._columns
+        )
         options: dict[str, Any] = {}
         if base.edge_type_names:
             options["edge_type_names"] = base.edge_type_names
-        return Graph(
-            x,
+        graph = Graph(
+            self._x.take(nodes),
             ends.astype(np.int64),
-            _copy(self.y, nodes),
-            edge_weight=_copy(self._columns[0], edges),
-            edge_type=_copy(self._columns[1], edges),
+            self.y.take(nodes),
+            edge_weight=weights,
+            edge_type=types,
             directed=base.directed,
             node_ids=names,
             class_names=None if base.is_regression else base.class_names,
@@ -257,9 +215,5 @@ class GrowingGraph:
             name=base.name,
             **options,
         )
-
-
-def _copy(rows: Rows | None, chosen: Array | None) -> Array | None:
-    if rows is None:
-        return None
-    return rows.values.copy() if chosen is None else rows.values[chosen]
+        graph.preparation, graph.edge_values = base.preparation, values
+        return graph

@@ -7,7 +7,6 @@ graph around them. A model without a finite radius is recomputed on the whole gr
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Sequence
 from copy import copy
 from dataclasses import replace
@@ -17,35 +16,32 @@ from typing import Any
 import numpy as np
 
 from hpgmn.base.calibration import predicted_classes
-from hpgmn.base.errors import HPGMNError, Remedy, nearest
+from hpgmn.base.errors import HPGMNError
 from hpgmn.base.tasks import is_known
 from hpgmn.graph import Array, Graph
 from hpgmn.runs.predictions import half_widths, ranked_class
 from hpgmn.runs.run import Run
-from hpgmn.service.growing import GrowingGraph, Rows
-from hpgmn.service.rows import Addition, Row, RowReader
+from hpgmn.service.growing import GrowingArray, GrowingGraph
+from hpgmn.service.rows import Row, RowReader
+from hpgmn.tables.reading import TableData
 from hpgmn.training.ensemble import SavedEnsemble
 from hpgmn.training.receptive_field import receptive_field
 
 WHOLE_SHARE = 0.25
 """The share of all nodes from which one pass over the graph is cheaper than an ego network."""
-_SMALL = 1000  # nodes among which a similar id is looked for
 
 
 class LiveRun:
     """A trained run whose graph grows by nodes and edges; predictions follow.
 
-    Columns are prepared as in training: scales, categories and classes are frozen. Methods may be
-    called from several threads; known predictions are read without waiting for others.
+    Columns are prepared as in training: scales, categories and classes are frozen. One thread may
+    call the methods; :meth:`read` and the sizes are for any thread.
 
     Args:
         split: whose models predict; None for the first.
-        probabilities: of all nodes of the trained graph, if they are known.
     """
 
-    def __init__(
-        self, run: Run, split: int | None = None, probabilities: Array | None = None
-    ) -> None:
+    def __init__(self, run: Run, split: int | None = None) -> None:
         has_ids, run = run.graph.node_ids is not None, _with_node_ids(run)
         self.run = run
         self.split, self._model = run.models_of(split)
@@ -57,12 +53,15 @@ class LiveRun:
         self._radius = receptive_field(self._model)
         self._reader, self._growing = RowReader(graph), GrowingGraph(graph)
         self._positions = {name: number for number, name in enumerate(self._growing.ids)}
-        self._lock = threading.RLock()
         self._graph: Graph | None = graph  # None after a change
-        if probabilities is None:
-            probabilities = self._compute(graph, np.arange(graph.num_nodes))
-        self._probabilities = Rows(probabilities)
-        self._stale = Rows(np.zeros(graph.num_nodes, bool))
+        probabilities = self._compute(graph, np.arange(graph.num_nodes))
+        self._probabilities = GrowingArray(probabilities)
+        self._stale = GrowingArray(np.zeros(graph.num_nodes, bool))
+
+    @property
+    def ids(self) -> list[str]:
+        """The ids of the nodes of the current graph."""
+        return self._growing.ids
 
     @property
     def num_nodes(self) -> int:
@@ -72,8 +71,7 @@ class LiveRun:
     @property
     def num_edges(self) -> int:
         """The listed edges of the current graph."""
-        with self._lock:
-            return self._growing.num_edges
+        return self._growing.num_edges
 
     @cached_property
     def positive(self) -> str | None:
@@ -83,65 +81,58 @@ class LiveRun:
     @property
     def graph(self) -> Graph:
         """The current graph, kept until the next change."""
-        with self._lock:
-            if self._graph is None:
-                self._graph = self._growing.whole()
-            return self._graph
+        if self._graph is None:
+            self._graph = self._growing.whole()
+        return self._graph
 
-    def refresh(self) -> Array:
-        """Compute what is stale and return the probabilities (N, C) of all nodes."""
-        with self._lock:
-            self._refresh(np.flatnonzero(self._stale.values))
-            return self._probabilities.values
+    def refresh(self) -> None:
+        """Compute all predictions that are stale."""
+        self._refresh(np.flatnonzero(self._stale.values))
 
-    def share(self, values: Array) -> None:
-        """Use the probabilities of all nodes that another process has computed."""
-        self._probabilities = Rows.sharing(values)
-        self._stale.values[:] = False
-
-    def is_current(self, ids: Sequence[str | int]) -> bool:
-        """Whether predictions of known nodes can be read without computing any."""
-        return not self._stale.values[self._find(ids)].any()
+    def read(self, ids: Sequence[str | int]) -> list[dict[str, Any]] | None:
+        """Return the predictions of some nodes; None if one has to be computed first."""
+        positions = self._find(ids)
+        if self._stale.values[positions].any():
+            return None
+        return self._rows([str(name) for name in ids], self._probabilities.values[positions])
 
     def predict(self, ids: Sequence[str | int]) -> list[dict[str, Any]]:
         """Return the predictions of some nodes of the current graph."""
         positions = self._find(ids)
-        if self._stale.values[positions].any():
-            with self._lock:
-                self._refresh(positions[self._stale.values[positions]])
+        self._refresh(positions[self._stale.values[positions]])
         return self._rows([str(name) for name in ids], self._probabilities.values[positions])
 
     def predict_new(self, nodes: Sequence[Row], edges: Sequence[Row]) -> list[dict[str, Any]]:
         """Return the predictions that new nodes would have; nothing is added."""
-        with self._lock:
-            addition = self.prepare(nodes, edges)
-            if not addition.ids:
-                return []
-            with self._growing.tentatively(addition) as new:
-                found = self._ego_network(new)
-                values = self._compute(*(found or (self._growing.whole(), new)))
-        return self._rows(addition.ids, values)
+        data, num_nodes = self.prepare(nodes, edges), self.num_nodes
+        ids = data.node_ids.tolist()
+        if not ids:
+            return []
+        ends = np.unique(data.edge_index)
+        old, new = ends[ends < num_nodes], np.arange(len(ids))
+        # The new nodes are one step away; aggregates of the old ends need all of their edges.
+        steps = max((self._radius or 0) - 1, int(self._growing.has_aggregates))
+        graph, places = self._ego_network(old, steps) or (self.graph, old)
+        order = np.searchsorted(np.append(old, num_nodes + new), data.edge_index)
+        places = np.append(places, graph.num_nodes + new)
+        grown = GrowingGraph(graph)
+        grown.add(replace(data, edge_index=places[order]))
+        return self._rows(ids, self._compute(grown.whole(), graph.num_nodes + new))
 
-    def prepare(self, nodes: Sequence[Row], edges: Sequence[Row]) -> Addition:
+    def prepare(self, nodes: Sequence[Row], edges: Sequence[Row]) -> TableData:
         """Check new nodes and edges completely; nothing is added."""
-        with self._lock:
-            return self._reader.read(nodes, edges, self._positions)
+        return self._reader.read(nodes, edges, self._positions)
 
-    def apply(self, addition: Addition) -> None:
-        """Add nodes and edges that :meth:`prepare` returned."""
-        with self._lock:
-            for name in addition.ids:
-                if name in self._positions:
-                    raise HPGMNError(f"Node '{name}' was added meanwhile.", "Prepare it again")
-            growing, num_nodes = self._growing, self._growing.num_nodes
-            touched = growing.add(addition)
-            self._graph = None
-            width = self._probabilities.values.shape[1]
-            self._probabilities.append(np.zeros((len(addition.ids), width), np.float32))
-            self._stale.append(np.ones(len(addition.ids), bool))
-            self._mark(touched)
-            for number, name in enumerate(addition.ids, start=num_nodes):
-                self._positions[name] = number
+    def apply(self, data: TableData) -> None:
+        """Add nodes and edges that :meth:`prepare` returned for the current graph."""
+        ids, num_nodes = data.node_ids.tolist(), self.num_nodes
+        touched = self._growing.add(data)
+        self._graph = None
+        width = self._probabilities.values.shape[1]
+        self._probabilities.append(np.zeros((len(ids), width), np.float32))
+        self._stale.append(np.ones(len(ids), bool))
+        self._mark(touched)
+        self._positions |= {name: num_nodes + number for number, name in enumerate(ids)}
 
     def _mark(self, touched: Array) -> None:
         """Mark predictions as stale that new edges of some nodes may change."""
@@ -163,36 +154,30 @@ class LiveRun:
         """
         ranked = ranked_class(k, of, self.class_names, lambda: self.run.positive)
         assert ranked is not None
-        with self._lock:
-            self._refresh(np.flatnonzero(self._stale.values))
-            nodes = np.flatnonzero(~is_known(self._growing.y.values))
-            values = self._probabilities.values
-            nodes = nodes[np.argsort(-values[nodes, ranked], kind="stable")[:k]]
-            rows = self._rows([self._growing.ids[node] for node in nodes], values[nodes])
-            reasons: Array = np.full(len(rows), None)
-            if self.class_names and rows:
-                from hpgmn.explain.reasons import main_reasons
+        self.refresh()
+        nodes = np.flatnonzero(~is_known(self._growing.y.values))
+        values = self._probabilities.values
+        nodes = nodes[np.argsort(-values[nodes, ranked], kind="stable")[:k]]
+        rows = self._rows([self._growing.ids[node] for node in nodes], values[nodes])
+        reasons: Array = np.full(len(rows), None)
+        if self.class_names and rows:
+            from hpgmn.explain.reasons import main_reasons
 
-                reasons = main_reasons(self._model, self.graph, nodes, ranked, self.run.device)
+            reasons = main_reasons(self._model, self.graph, nodes, ranked, self.run.device)
         return [row | {"reason": reason} for row, reason in zip(rows, reasons, strict=True)]
 
     def explain(self, node_id: str | int) -> dict[str, Any]:
         """Explain the prediction of a node of the current graph."""
         self._find([node_id])
-        with self._lock:
-            return self.run.explain(str(node_id), split=self.split, graph=self.graph).as_dict()
+        return self.run.explain(str(node_id), split=self.split, graph=self.graph).as_dict()
 
     def _find(self, ids: Sequence[str | int]) -> Array:
         """Return the positions of ids; refuse an unknown one."""
         found = [self._positions.get(str(name), -1) for name in ids]
         if -1 in found:
-            unknown = str(ids[found.index(-1)])
-            is_small = len(self._positions) <= _SMALL  # comparing texts is slow
-            best = nearest(unknown, self._positions, 0.75) if is_small else None
-            remedy = Remedy("Add it first, or predict it as a new node")
             raise HPGMNError(
-                f"There is no node '{unknown}' in the graph.",
-                remedy if best is None else Remedy(f"Did you mean '{best}'?"),
+                f"There is no node '{ids[found.index(-1)]}' in the graph.",
+                "Add it first, or predict it as a new node",
             )
         return np.asarray(found, np.int64)
 
@@ -201,19 +186,19 @@ class LiveRun:
         if not nodes.size:
             return
         nodes = np.unique(nodes)
-        found = self._ego_network(nodes)
+        found = self._ego_network(nodes, self._radius or 0)
         if found is None:
             nodes = np.flatnonzero(self._stale.values)
             found = self.graph, nodes
         self._probabilities.values[nodes] = self._compute(*found)
         self._stale.values[nodes] = False
 
-    def _ego_network(self, nodes: Array) -> tuple[Graph, Array] | None:
-        """Return the graph around some nodes and their positions in it; None if it is large."""
+    def _ego_network(self, nodes: Array, radius: int) -> tuple[Graph, Array] | None:
+        """Return the graph around nodes and their positions in it; None if a large one is read."""
         if self._radius is None:
             return None
         limit = int(WHOLE_SHARE * self._growing.num_nodes)
-        return self._growing.ego_network(nodes, self._radius, limit)
+        return self._growing.ego_network(nodes, radius, limit)
 
     def _compute(self, graph: Graph, nodes: Array) -> Array:
         """Return the probabilities of nodes at ascending positions."""

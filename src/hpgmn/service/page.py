@@ -5,11 +5,13 @@ The page itself holds no data: its script fetches them from the routes below ``/
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Callable, Iterable
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from fastapi import APIRouter
+from starlette.responses import HTMLResponse, JSONResponse, Response
 
 from hpgmn.base.errors import count_noun, format_time
 from hpgmn.base.tasks import is_known
@@ -25,33 +27,19 @@ from hpgmn.report.rendering import (
 )
 from hpgmn.runs.outputs import roles
 from hpgmn.service.live import LiveRun
-
-if TYPE_CHECKING:
-    from fastapi import APIRouter
+from hpgmn.service.state import ServedRun
 
 MOST_MATCHES = 20
 """Ids that a search returns."""
-MOST_RANKED = 50
-"""Nodes in the ranked list."""
 
 _PACKAGE = "hpgmn.service"
 
 
-def page_router(live: LiveRun, compute: Callable[..., Awaitable[Any]] | None = None) -> APIRouter:
-    """Return the routes of the page; ``/`` alone needs no token.
-
-    Args:
-        compute: awaits a function with its arguments on the thread that owns the graph [any
-            thread].
-    """
-    from fastapi import APIRouter
-    from starlette.concurrency import run_in_threadpool
-    from starlette.responses import HTMLResponse, JSONResponse, Response
-
-    call = compute or run_in_threadpool
+def page_router(served: ServedRun) -> APIRouter:
+    """Return the routes of the page; ``/`` alone needs no token."""
     router = APIRouter(include_in_schema=False)
 
-    @router.get("/", response_model=None)
+    @router.get("/")
     async def get_page() -> Response:
         content, policy = render_page()
         headers = {
@@ -63,22 +51,18 @@ def page_router(live: LiveRun, compute: Callable[..., Awaitable[Any]] | None = N
         return HTMLResponse(content, headers=headers)
 
     async def reply(function: Callable[..., Any], *arguments: Any) -> Response:
-        content = await call(function, live, *arguments)
+        content = await served.compute(function, served.require(), *arguments)
         return JSONResponse(content, headers={"Cache-Control": "no-store"})
 
-    @router.get("/page/summary", response_model=None)
+    @router.get("/page/summary")
     async def get_summary() -> Response:
         return await reply(summary_data)
 
-    @router.get("/page/search", response_model=None)
+    @router.get("/page/search")
     async def get_matches(q: str = "") -> Response:
         return await reply(_matches, q)
 
-    @router.get("/page/top", response_model=None)
-    async def get_top(of: str | None = None) -> Response:
-        return await reply(ranked_data, of)
-
-    @router.get("/page/node", response_model=None)
+    @router.get("/page/node")
     async def get_node(id: str) -> Response:
         return await reply(node_data, id)
 
@@ -100,36 +84,24 @@ def render_page() -> tuple[str, str]:
 
 def summary_data(live: LiveRun) -> dict[str, Any]:
     """Return the facts about run and graph, and the classes to rank by."""
-    metrics, trained, names = live.run.metrics, live.run.graph, live.class_names
+    metrics, names = live.run.metrics, live.class_names
     data = ReportData({}, metrics, (), names, np.zeros((0, 0)))
     runs = f"mean of {count_noun(data.num_runs, 'run')}" if data.num_runs > 1 else "single run"
-    seeds = count_noun(int(metrics["seeds"]), "seed")
+    trained = live.run.graph.full
+    grown = (live.num_nodes - trained.num_nodes, live.num_edges - trained.num_listed_edges)
+    notes = [f"{format_count(added)} added since training" for added in grown]
     facts = [
         (f"Test {data.metric_name}", data.format_mean(metrics, "test_score"), runs),
-        ("Model", metrics["model"], f"split {live.split}, {seeds}"),
-        ("Nodes", format_count(live.num_nodes), _growth(live.num_nodes - trained.num_nodes)),
-        (
-            "Edges",
-            format_count(live.num_edges),
-            _growth(live.num_edges - trained.full.num_listed_edges),
-        ),
+        ("Nodes", format_count(live.num_nodes), notes[0]),
+        ("Edges", format_count(live.num_edges), notes[1]),
         ("Trained", format_time(metrics["created"]), f"hpgmn {metrics['version']}"),
     ]
     return {
         "title": f"{metrics['model']} on {metrics['graph']}",
         "facts": facts,
         "classes": names,
-        "class": _ranked_class(live),
+        "class": live.positive or (names[0] if names else None),  # to rank by at first
     }
-
-
-def _growth(added: int) -> str:
-    return f"{format_count(added)} added since training" if added else "as trained"
-
-
-def _ranked_class(live: LiveRun) -> str | None:
-    """Return the class to rank by if none is chosen; None of a regression."""
-    return live.positive or (live.class_names[0] if live.class_names else None)
 
 
 def search_ids(ids: Iterable[str], text: str, most: int = MOST_MATCHES) -> list[str]:
@@ -139,38 +111,17 @@ def search_ids(ids: Iterable[str], text: str, most: int = MOST_MATCHES) -> list[
     ['a', 'Ab', 'xa']
     """
     wanted = text.strip().lower()
-    groups: list[list[str]] = [[], [], []]  # equal, starts with it, contains it
-    for name in ids:
+
+    def rank(name: str) -> tuple[bool, bool]:
         lowered = name.lower()
-        if wanted in lowered:
-            kind = 0 if lowered == wanted else 1 if lowered.startswith(wanted) else 2
-            if len(groups[kind]) < most:
-                groups[kind].append(name)
-    return [name for group in groups for name in group][:most]
+        return lowered != wanted, not lowered.startswith(wanted)
+
+    return sorted((name for name in ids if wanted in name.lower()), key=rank)[:most]
 
 
 def _matches(live: LiveRun, text: str) -> dict[str, Any]:
-    assert live.graph.node_ids is not None
-    ids = search_ids(live.graph.node_ids.tolist(), text, MOST_MATCHES + 1)
+    ids = search_ids(live.ids, text, MOST_MATCHES + 1)
     return {"ids": ids[:MOST_MATCHES], "has_more": len(ids) > MOST_MATCHES}
-
-
-def ranked_data(live: LiveRun, of: str | None = None) -> dict[str, Any]:
-    """Return the unlabelled nodes with the highest probability of a class, or the highest value."""
-    chosen = of or _ranked_class(live)
-    rows = live.top(MOST_RANKED, chosen)
-    return {
-        "class": chosen,
-        "rows": [
-            {
-                "id": str(row["id"]),
-                "probability": row["probabilities"][chosen] if chosen else None,
-                "value": None if chosen else format_value(row["prediction"]),
-                "reason": row["reason"],
-            }
-            for row in rows
-        ],
-    }
 
 
 def node_data(live: LiveRun, node_id: str) -> dict[str, Any]:
@@ -189,16 +140,4 @@ def node_data(live: LiveRun, node_id: str) -> dict[str, Any]:
     if not names:
         [prediction] = live.predict([node_id])
         row["value"] = format_value(prediction["prediction"])
-        row["intervals"] = _interval_texts(prediction["intervals"])
     return content
-
-
-def _interval_texts(intervals: dict[str, float | None]) -> list[str]:
-    """Describe the finite intervals of a regression, narrowest first."""
-    texts = []
-    for name, low in intervals.items():
-        end, coverage = name.split("_")
-        high = intervals[f"high_{coverage}"]
-        if end == "low" and low is not None and high is not None:
-            texts.append(f"{coverage} %: {format_value(low)} to {format_value(high)}")
-    return texts

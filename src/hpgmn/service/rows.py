@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from types import SimpleNamespace
+from copy import copy
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from hpgmn.base.errors import GraphError, Remedy, SettingError, list_names, nearest
-from hpgmn.graph import Array, Graph
+from hpgmn.graph import Graph
 from hpgmn.graph.conversion import reading_options
 from hpgmn.tables.columns import assign_roles
 from hpgmn.tables.edges import id_keys
@@ -22,29 +22,6 @@ from hpgmn.tables.sources import MemoryTable
 logger = logging.getLogger(__name__)
 
 Row = Mapping[str, Any]
-
-
-@dataclass(frozen=True, eq=False)
-class Addition:
-    """New nodes and edges that were checked completely.
-
-    Attributes:
-        data: of the new nodes: ids, attributes without aggregates of edges, labels; of the edges
-            weights, types and values. Ends of edges are positions in the served graph, of new nodes
-            -1 for the first, -2 for the second and so on.
-    """
-
-    data: TableData
-
-    @property
-    def ids(self) -> list[str]:
-        """The ids of the new nodes."""
-        return [str(name) for name in self.data.node_ids.tolist()]
-
-    def ends(self, num_nodes: int) -> Array:
-        """Return (2, E) positions in a graph of that many nodes, followed by the new ones."""
-        ends = self.data.edge_index
-        return np.where(ends < 0, num_nodes - 1 - ends, ends)
 
 
 class RowReader:
@@ -59,17 +36,8 @@ class RowReader:
         names = graph.feature_names
         if names is None:
             names = np.asarray([f"x[{number}]" for number in range(graph.num_features)])
-        self._like = SimpleNamespace(
-            name=graph.name,
-            node_ids=np.empty(0, "U1"),
-            directed=graph.directed,
-            is_weighted=graph.is_weighted,
-            is_regression=graph.is_regression,
-            edge_type_names=graph.edge_type_names,
-            class_names=graph.class_names,
-            feature_names=names,
-            preparation=graph.preparation,
-        )
+        self._like = copy(graph)
+        self._like.node_ids, self._like.feature_names = np.empty(0, "U1"), names
         self._columns, self._options = reading_options({}, True, None, self._like)
         prepared = self._options["preparation"]
         roles: dict[str, Any]
@@ -94,8 +62,11 @@ class RowReader:
 
     def read(
         self, nodes: Sequence[Row], edges: Sequence[Row], positions: Mapping[str, int]
-    ) -> Addition:
+    ) -> TableData:
         """Check rows completely and convert them.
+
+        Ends of edges are positions in the graph with the new nodes at its end. Attributes lack
+        aggregates of edges.
 
         Args:
             positions: the position of each id of the graph.
@@ -118,21 +89,13 @@ class RowReader:
         if unknown:
             raise SettingError.unknown("class", unknown[0], self._like.class_names)
         old = np.asarray([positions[name] for name in known], np.int64)
-        place = np.concatenate([old, -1 - np.arange(len(data.node_ids))])
-        return Addition(replace(data, edge_index=place[data.edge_index]))
+        place = np.append(old, len(positions) + np.arange(len(data.node_ids)))
+        return replace(data, edge_index=place[data.edge_index])
 
     def _table(
         self, rows: Sequence[Row], names: Sequence[str], label: str, optional: Sequence[str] = ()
     ) -> MemoryTable:
         """Return rows as a table; without rows it has all columns."""
-        if isinstance(rows, str | bytes | Mapping) or not isinstance(rows, Sequence):
-            raise GraphError(f"{label} must be a list of rows (got {type(rows).__name__}).")
-        for number, row in enumerate(rows, start=1):
-            if not isinstance(row, Mapping):
-                raise GraphError(
-                    f"{label}: row {number} is of type {type(row).__name__}.",
-                    "Give every row as column names and values",
-                )
         used = list(dict.fromkeys(name for row in rows for name in row)) if rows else names
         for name in used:
             if name not in names and name not in optional:

@@ -10,27 +10,24 @@ import multiprocessing
 import os
 import signal
 import socket
-import sys
 import tempfile
 import threading
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from multiprocessing.connection import wait
-from multiprocessing.process import BaseProcess
+from functools import partial
 from pathlib import Path
-from typing import Any
-
-import numpy as np
+from typing import TYPE_CHECKING, Any
 
 from hpgmn.base.errors import HPGMNError, Remedy, SettingError
 from hpgmn.runs.run import open_run
 from hpgmn.service.journal import Journal
-from hpgmn.service.state import METRICS_VARIABLE, Limits, ServedRun, load_live
+
+if TYPE_CHECKING:
+    import uvicorn
+    from fastapi import FastAPI
 
 _BACKLOG = 2048
-_GRACE_SECONDS = 5.0  # beyond the time limit of requests, before workers are killed
-_POLL_SECONDS = 0.2
+_HANG_SECONDS = 60  # without a sign of life, after which a worker is replaced
 
 Notify = Callable[[str], None]
 
@@ -46,6 +43,8 @@ class ServeOptions:
         read_only: serve the graph as it is, with what the journal holds.
         workers: processes; several only with ``read_only``.
         token: the bearer token that every route but /health requires; None for none.
+        max_body: bytes of a request.
+        timeout: seconds of a request.
     """
 
     folder: Path
@@ -56,7 +55,13 @@ class ServeOptions:
     read_only: bool = False
     workers: int = 1
     token: str | None = field(default=None, repr=False)
-    limits: Limits = field(default_factory=Limits)
+    max_body: int = 2**20
+    timeout: float = 30.0
+
+    @property
+    def of_requests(self) -> dict[str, Any]:
+        """What requests must fulfil."""
+        return {"max_body": self.max_body, "timeout": self.timeout, "token": self.token}
 
 
 def require_extra() -> None:
@@ -78,34 +83,17 @@ def serve(options: ServeOptions, notify: Notify) -> None:
         notify: called with a line when the service is ready.
     """
     require_extra()
-    _check_options(options)
-    with _listen(options.host, options.port) as listener:
-        if options.workers > 1:
-            _serve_workers(options, listener, notify)
-        else:
-            _serve_process(options, listener, notify)
-
-
-def _check_options(options: ServeOptions) -> None:
-    limits = options.limits
-    for name, value, least, most in (
-        ("port", options.port, 0, 65_535),
-        ("workers", options.workers, 1, 1000),
-        ("max_body", limits.max_body, 1, 2**40),
-        ("max_items", limits.max_items, 1, 2**40),
-        ("timeout", limits.timeout, 0.001, 10**6),
-    ):
-        if not least <= value <= most:
-            raise SettingError(
-                f"{name} must be {least:g} to {most:g} (got {value:g}).",
-                Remedy("Change it", option=name, value=least),
-            )
     if options.workers > 1 and not options.read_only:
         raise SettingError(
             "A graph that grows is served by one process.",
             Remedy("Serve the graph as it is", option="read_only", value=True)
             | Remedy("Use one process", option="workers", value=1),
         )
+    with _listen(options.host, options.port) as listener:
+        if options.workers > 1:
+            _serve_workers(options, listener, notify)
+        else:
+            _serve_process(options, listener, notify)
 
 
 def _listen(host: str, port: int) -> socket.socket:
@@ -128,114 +116,92 @@ def _address(listener: socket.socket) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
-def _serve_process(
-    options: ServeOptions,
-    listener: socket.socket,
-    notify: Notify,
-    predictions: Path | None = None,
-    num_entries: int | None = None,
-) -> None:
-    """Serve from this process; see :class:`ServedRun` for ``predictions``."""
+def _config(options: ServeOptions, app: Any, **more: Any) -> uvicorn.Config:
+    import uvicorn
+
+    return uvicorn.Config(
+        app,
+        lifespan="on",
+        ws="none",
+        log_config=None,
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        timeout_graceful_shutdown=math.ceil(options.timeout),
+        **more,
+    )
+
+
+def _serve_process(options: ServeOptions, listener: socket.socket, notify: Notify) -> None:
+    """Serve from this process, which loads the graph in the background."""
     import uvicorn
 
     from hpgmn.service.app import make_app
+    from hpgmn.service.state import ServedRun
 
     run = open_run(options.folder, options.model)
-    journal = Journal(run, is_writable=not options.read_only, num_entries=num_entries)
-    with contextlib.closing(
-        ServedRun(run, journal, options.split, predictions=predictions, workers=options.workers)
-    ) as served:
-        server = uvicorn.Server(
-            uvicorn.Config(
-                make_app(served, options.limits, options.token),
-                lifespan="on",
-                ws="none",
-                log_config=None,
-                log_level="warning",
-                access_log=False,
-                server_header=False,
-                timeout_graceful_shutdown=math.ceil(options.limits.timeout),
-            )
-        )
+    journal = Journal(run, is_writable=not options.read_only)
+    failures: list[BaseException] = []
 
-        address = _address(listener)
-
-        def announce() -> None:
+    def finish_loading(failure: BaseException | None) -> None:
+        if failure is None:
             sizes = ", ".join(f"{count:,} {name}" for name, count in served.sizes.items())
-            notify(f"Serving {options.folder} ({sizes}) at {address}")
-
-        def stop() -> None:
+            notify(f"Serving {options.folder} ({sizes}) at {_address(listener)}")
+        else:
+            failures.append(failure)
             server.should_exit = True
 
-        served.on_ready, served.on_failure = announce, stop
+    with contextlib.closing(ServedRun(run, journal, options.split)) as served:
+        app = make_app(served, on_loaded=finish_loading, **options.of_requests)
+        server = uvicorn.Server(_config(options, app))
         with _ignoring_sigterm():  # uvicorn stops on it, then raises it again
             server.run(sockets=[listener])
-        if served.live is None and served.failure is not None:
-            raise served.failure
+    if failures:
+        raise failures[0]
 
 
 @contextlib.contextmanager
-def _ignoring_sigterm() -> Iterator[threading.Event]:
-    """Yield an event that SIGTERM sets instead of ending the process."""
-    event = threading.Event()
-    before = signal.signal(signal.SIGTERM, lambda number, frame: event.set())
+def _ignoring_sigterm() -> Iterator[None]:
+    before = signal.signal(signal.SIGTERM, lambda number, frame: None)
     try:
-        yield event
+        yield
     finally:
         signal.signal(signal.SIGTERM, before)
 
 
 def _serve_workers(options: ServeOptions, listener: socket.socket, notify: Notify) -> None:
-    """Serve from several processes, which map the predictions that this one computes."""
-    context = multiprocessing.get_context("spawn")
-    with (
-        tempfile.TemporaryDirectory(prefix="hpgmn-serve-") as folder,
-        _ignoring_sigterm() as is_stopped,
-    ):
-        predictions = Path(folder) / "predictions.npy"
-        num_entries = _write_predictions(options, predictions)
-        os.environ[METRICS_VARIABLE] = folder  # the workers inherit it
-        ready: Any = context.Queue()
-        arguments = (options, listener, predictions, num_entries, ready)
-        workers = [
-            context.Process(target=_serve_worker, args=arguments, daemon=True)
-            for _ in range(options.workers)
-        ]
-        try:
-            for worker in workers:
-                worker.start()
-            num_ready, sentinels = 0, [worker.sentinel for worker in workers]
-            while not is_stopped.is_set() and not wait(sentinels, _POLL_SECONDS):
-                while num_ready < len(workers) and not ready.empty():
-                    line, num_ready = ready.get(), num_ready + 1
-                    if num_ready == len(workers):
-                        notify(f"{line}, {num_ready} workers")
-        finally:
-            _stop_workers(workers, options.limits.timeout + _GRACE_SECONDS)
-    if not is_stopped.is_set():
-        codes = ", ".join(str(worker.exitcode) for worker in workers)
-        raise HPGMNError(f"A worker process ended (exit codes {codes}).", "Start the service again")
+    """Serve from several processes, which uvicorn starts, restarts and stops."""
+    from uvicorn.supervisors import Multiprocess
 
+    from hpgmn.service.app import METRICS_VARIABLE
 
-def _write_predictions(options: ServeOptions, path: Path) -> int:
-    """Write the predictions of all nodes; return how many entries of the journal they include."""
     run = open_run(options.folder, options.model)
+    run.models_of(options.split)
     with contextlib.closing(Journal(run, is_writable=False)) as journal:
-        np.save(path, load_live(run, journal, options.split).refresh())
-        return journal.num_entries
+        num_entries = journal.num_entries  # the same for all, whoever adds meanwhile
+    del run
+    with tempfile.TemporaryDirectory(prefix="hpgmn-serve-") as folder:
+        os.environ[METRICS_VARIABLE] = folder  # the workers inherit it
+        factory = partial(_make_worker_app, options, num_entries)
+        more = {"factory": True, "workers": options.workers}
+        more["timeout_worker_healthcheck"] = _HANG_SECONDS
+        workers = Multiprocess(_config(options, factory, **more), [listener])
+        notify(f"Serving {options.folder} at {_address(listener)}, {options.workers} workers")
+        workers.run()
+    if any(worker.exitcode not in (0, -signal.SIGTERM) for worker in workers.processes):
+        raise HPGMNError("A worker process could not start.", "See its error above")
 
 
-def _serve_worker(
-    options: ServeOptions, listener: socket.socket, predictions: Path, entries: int, ready: Any
-) -> None:
-    """Serve from a worker process, until it is stopped or its parent ends."""
+def _make_worker_app(options: ServeOptions, num_entries: int) -> FastAPI:
+    """Build the service of a worker process, which ends with its parent."""
+    from hpgmn.service.app import make_app
+    from hpgmn.service.state import ServedRun
+
     threading.Thread(target=_stop_with_parent, daemon=True).start()
-    try:
-        _serve_process(options, listener, ready.put, predictions, entries)
-    except HPGMNError as error:
-        sys.exit(f"Error: {error}")
-    except KeyboardInterrupt:  # reported by the parent
-        pass
+    run = open_run(options.folder, options.model)
+    journal = Journal(run, is_writable=False, num_entries=num_entries)
+    served = ServedRun(run, journal, options.split, workers=options.workers)
+    return make_app(served, **options.of_requests)
 
 
 def _stop_with_parent() -> None:
@@ -243,16 +209,3 @@ def _stop_with_parent() -> None:
     if parent is not None:
         parent.join()
         os.kill(os.getpid(), signal.SIGTERM)
-
-
-def _stop_workers(workers: Sequence[BaseProcess], seconds: float) -> None:
-    """Stop workers after their running requests; kill those that take longer."""
-    for worker in workers:
-        if worker.pid is not None:
-            worker.terminate()
-    end = time.monotonic() + seconds
-    for worker in workers:
-        if worker.pid is not None:
-            worker.join(max(0.0, end - time.monotonic()))
-            worker.kill()
-            worker.join()

@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import logging
+import gc
 import os
 import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, TypeVar
 
 from hpgmn.base.errors import HPGMNError, Remedy
-from hpgmn.base.parsing import read_array
 from hpgmn.runs.run import Run
-from hpgmn.service.journal import Journal, Row, Rows
+from hpgmn.service.journal import Journal, Row
 from hpgmn.service.live import LiveRun
-
-logger = logging.getLogger(__name__)
 
 INLINE_IDS = 100
 """Requests for more ids are left to the worker thread, to keep the event loop short."""
@@ -26,25 +21,11 @@ INLINE_IDS = 100
 SWITCH_SECONDS = 0.0005
 """How long the worker thread may hold the interpreter while the event loop waits (default 5 ms)."""
 
-METRICS_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
-"""Names the folder in which worker processes share their metrics."""
-
 _Result = TypeVar("_Result")
 
 
-@dataclass(frozen=True)
-class Limits:
-    """What one request may use.
-
-    Args:
-        max_body: bytes.
-        max_items: ids, nodes and edges together.
-        timeout: seconds, from the head of the request to its answer.
-    """
-
-    max_body: int = 2**20
-    max_items: int = 10_000
-    timeout: float = 30.0
+class NotReadyError(HPGMNError):
+    """The service is loading or has failed."""
 
 
 class ServedRun:
@@ -56,27 +37,15 @@ class ServedRun:
 
     Args:
         journal: a writable one, or one to replay only.
-        predictions: a .npy file with the predictions of all nodes after the replay, to be mapped.
         workers: processes that share this machine's cores.
     """
 
     def __init__(
-        self,
-        run: Run,
-        journal: Journal,
-        split: int | None = None,
-        *,
-        predictions: Path | None = None,
-        workers: int = 1,
+        self, run: Run, journal: Journal, split: int | None = None, *, workers: int = 1
     ) -> None:
         self.run, self.journal, self.split = run, journal, split
         self.live: LiveRun | None = None
-        self.sizes: dict[str, int] = {}
-        self.failure: BaseException | None = None
-        self.on_ready: Callable[[], None] = lambda: None
-        self.on_failure: Callable[[], None] = lambda: None
-        self.on_change: Callable[[], None] = lambda: None
-        self._predictions, self._workers = predictions, workers
+        self._has_failed, self._workers = False, workers
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="hpgmn")
 
     async def compute(self, function: Callable[..., _Result], *arguments: Any) -> _Result:
@@ -85,41 +54,47 @@ class ServedRun:
         return await loop.run_in_executor(self._thread, function, *arguments)
 
     async def load(self) -> None:
-        """Load the graph, replay the journal and compute all predictions; keep any failure."""
-        try:
-            self.live = await self.compute(self._load)
-        except BaseException as error:
-            self.failure = error
-            self.on_failure()
+        """Load the graph, replay the journal and compute all predictions."""
+        self.live = await self.compute(self._load)
 
     def _load(self) -> LiveRun:
         import torch
 
-        live = load_live(self.run, self.journal, self.split, self._predictions)
+        live = LiveRun(self.run, self.split)
+        for nodes, edges in self.journal.batches():
+            try:
+                live.apply(live.prepare(nodes, edges))
+            except HPGMNError as error:
+                raise HPGMNError(
+                    f"{self.journal.path} does not fit its run: {error.message}",
+                    Remedy("Restore both") | "Move the journal out of the run folder",
+                ) from None
+        live.refresh()
         # One core is left to the event loop, where there are several.
         torch.set_num_threads(max(1, (os.cpu_count() or 1) // self._workers - 1))
         sys.setswitchinterval(SWITCH_SECONDS)
-        self._count(live)
+        gc.collect()
+        gc.freeze()  # full collections would visit the whole graph, for some 100 ms
         return live
 
-    def _count(self, live: LiveRun) -> None:
-        """Record the sizes, which the event loop reads without waiting for a computation."""
-        self.sizes = {"nodes": live.num_nodes, "edges": live.num_edges}
-        self.on_change()
+    @property
+    def sizes(self) -> dict[str, int]:
+        """Nodes and edges of the current graph; nothing before it is loaded."""
+        live = self.live
+        return {} if live is None else {"nodes": live.num_nodes, "edges": live.num_edges}
 
     def require(self) -> LiveRun:
         """Return the live graph, or refuse before it is loaded or after it has failed."""
-        if self.live is None or self.failure is not None:
-            state = "is loading" if self.failure is None else "has failed and must be restarted"
+        if self.live is None or self._has_failed:
+            state = "has failed and must be restarted" if self._has_failed else "is loading"
             raise NotReadyError(f"The service {state}.", "Repeat the request later")
         return self.live
 
     async def predict(self, ids: Sequence[str | int]) -> list[dict[str, Any]]:
         """Return the predictions of known nodes."""
         live = self.require()
-        if len(ids) <= INLINE_IDS and live.is_current(ids):
-            return live.predict(ids)
-        return await self.compute(live.predict, ids)
+        rows = live.read(ids) if len(ids) <= INLINE_IDS else None
+        return rows if rows is not None else await self.compute(live.predict, ids)
 
     async def add(self, nodes: Sequence[Row], edges: Sequence[Row]) -> None:
         """Add to the graph: checked first, then on disk, then applied."""
@@ -128,40 +103,14 @@ class ServedRun:
     def _add(self, nodes: Sequence[Row], edges: Sequence[Row]) -> None:
         live = self.require()
         addition = live.prepare(nodes, edges)
-        self.journal.append(Rows(list(nodes), list(edges)))
+        self.journal.append(nodes, edges)
         try:
             live.apply(addition)
-        except BaseException as error:  # the journal has it, memory may have half of it
-            self.failure = error
+        except BaseException:  # the journal has it, memory may have half of it
+            self._has_failed = True
             raise
-        self._count(live)
 
     def close(self) -> None:
         """Wait for the running computation, then close the journal."""
         self._thread.shutdown(wait=True, cancel_futures=True)
         self.journal.close()
-
-
-class NotReadyError(HPGMNError):
-    """The service is loading or has failed."""
-
-
-def load_live(
-    run: Run, journal: Journal, split: int | None, predictions: Path | None = None
-) -> LiveRun:
-    """Load the graph of a run, replay a journal and compute the predictions of all nodes."""
-    mapped = None if predictions is None else read_array(predictions, "r")
-    live = LiveRun(run, split, None if mapped is None else mapped[: run.graph.num_nodes])
-    for rows in journal.batches():
-        try:
-            live.apply(live.prepare(*rows))
-        except HPGMNError as error:
-            raise HPGMNError(
-                f"{journal.path} does not fit its run: {error.message}",
-                Remedy("Restore both") | "Move the journal out of the run folder",
-            ) from None
-    if mapped is None:
-        live.refresh()
-    else:
-        live.share(mapped)
-    return live

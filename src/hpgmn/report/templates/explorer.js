@@ -97,10 +97,7 @@ const explorer = (() => {
   const answerOf = (node) => node.ensemble || [node.prediction, node.probabilities[node.prediction]];
 
   function decisionWords(node) {
-    if (isRegression()) {
-      const intervals = node.intervals.length ? ` (${node.intervals.join("; ")})` : "";
-      return `Predicted value: ${node.value}${intervals}.`;
-    }
+    if (isRegression()) return `Predicted value: ${node.value}.`;
     const [label, chance] = answerOf(node);
     return `Predicted class: ${quoted(data.classes[label])}, probability ${percent(chance)}.`;
   }
@@ -397,5 +394,5 @@ const explorer = (() => {
     return follow;
   }
 
-  return { asked, bar, command, element, idLink, percent, refuse, show, start, table };
+  return { amount, asked, bar, command, element, idLink, percent, refuse, show, start, table };
 })();

@@ -17,7 +17,7 @@
     const headers = token ? { Authorization: `Bearer ${token}` } : {};
     let response;
     try {
-      response = await fetch(`page/${path}?${new URLSearchParams(parameters)}`, { headers });
+      response = await fetch(`${path}?${new URLSearchParams(parameters)}`, { headers });
     } catch {
       throw new Error("The service does not answer. Check that it is running, then try again.");
     }
@@ -63,17 +63,18 @@
     }
   }
 
-  function showRanking({ class: name, rows }) {
+  function showRanking(name, rows) {
     if (!rows.length) {
       part("ranking").replaceChildren(element("p", {}, "Every node has a label: none to rank. "
         + "Search for an id instead."));
       return;
     }
     const lines = rows.map((row) => {
-      const link = explorer.idLink(row.id, LONGEST);
+      const link = explorer.idLink(String(row.id), LONGEST);
       link.className = "open";
-      const value = name === null ? [row.value]
-        : [explorer.bar(row.probability, 1, "whole"), explorer.percent(row.probability)];
+      const chance = row.probabilities?.[name];
+      const value = name === null ? [explorer.amount(row.prediction)]
+        : [explorer.bar(chance, 1, "whole"), explorer.percent(chance)];
       return [link, ...value, ...(name === null ? [] : [row.reason ?? "–"])];
     });
     const head = name === null ? ["Node", "Predicted value"]
@@ -87,12 +88,12 @@
 
   async function rank() {
     const request = latest.list += 1;
-    const name = part("ranked-class").value;
+    const name = part("ranked-class").value || null;
     part("ranking").setAttribute("aria-busy", "true");
     try {
-      const ranked = await get("top", name ? { of: name } : {});
-      if (request === latest.list) showRanking(ranked);
-      return ranked.rows[0]?.id;
+      const { nodes } = await get("top", name === null ? {} : { of: name });
+      if (request === latest.list) showRanking(name, nodes);
+      return nodes.length ? String(nodes[0].id) : undefined;
     } finally {
       part("ranking").removeAttribute("aria-busy");
     }
@@ -107,7 +108,7 @@
     hideMatches();
     let said = null;
     try {
-      const content = await get("node", { id });
+      const content = await get("page/node", { id });
       if (request !== latest.node) return null;
       [shown] = content.ids;
       said = explorer.show(content, 0);
@@ -137,7 +138,7 @@
     if (!wanted) return;
     const request = latest.search;
     try {
-      const { ids, has_more: hasMore } = await get("search", { q: wanted });
+      const { ids, has_more: hasMore } = await get("page/search", { q: wanted });
       if (request !== latest.search) return;
       const items = ids.map((id) => element("li", {}, explorer.idLink(id)));
       const rest = hasMore ? [element("li", { class: "quiet" }, "and more")] : [];
@@ -152,10 +153,10 @@
 
   async function load() {
     try {
-      showSummary(await get("summary"));
+      showSummary(await get("page/summary"));
       part("explorer-tool").hidden = false;
       report(null);
-      const first = (await rank()) ?? (await get("search")).ids[0];
+      const first = (await rank()) ?? (await get("page/search")).ids[0];
       if (!isStarted) {
         isStarted = true;
         explorer.start(answer, (text) => text.trim());
