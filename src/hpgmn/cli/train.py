@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -41,7 +41,6 @@ from hpgmn.cli.options import (
 
 if TYPE_CHECKING:
     from hpgmn.runs.run import Run
-    from hpgmn.training.replicas import Progress
 
 
 @column_options()
@@ -129,7 +128,7 @@ def train(
     ] = None,
     csv: Annotated[
         Path | None,
-        typer.Option("--csv", metavar="FILE", help="Write live learning curves as a CSV file."),
+        typer.Option("--csv", metavar="FILE", help="Write the learning curves as a CSV file."),
     ] = None,
     engine: EngineName = "local",
     address: Address = None,
@@ -206,25 +205,26 @@ def train(
                 "single": single,
                 "members": members,
                 "portfolio": not no_portfolio,
-                "callbacks": _callbacks(tensorboard, csv, append=resume),
             }
+            if tensorboard is not None:
+                from hpgmn.training.callbacks import TensorBoard
+
+                options["callbacks"] = [TensorBoard(tensorboard)]
             run = _train(graph, names[0] if names else None, config, options)
+            if csv is not None:
+                _write_csv(csv, run.history)
             if run.metrics.get("interrupted"):
                 raise typer.Exit(130)
 
 
-def _callbacks(
-    tensorboard: Path | None, csv: Path | None, *, append: bool
-) -> list[Callable[[Progress], None]]:
-    """Return the callbacks that record learning curves."""
-    from hpgmn.training.callbacks import CSVHistory, TensorBoard
+def _write_csv(path: Path, rows: list[dict[str, Any]]) -> None:
+    from csv import DictWriter
 
-    recorders: list[Callable[[Progress], None]] = []
-    if tensorboard is not None:
-        recorders.append(TensorBoard(tensorboard))
-    if csv is not None:
-        recorders.append(CSVHistory(csv, append=append))
-    return recorders
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = DictWriter(file, list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
 
 
 def _train(

@@ -228,7 +228,7 @@ class NodeEstimator(Parameters, BaseEstimator):  # type: ignore[misc]
         require_task(entry, settings, graph)
 
         def report(progress: Progress) -> None:
-            if progress.stage in entry.stages:  # not the rows of a slow statistic
+            if progress.is_epoch:
                 for callback in self.callbacks or ():
                     callback(progress)
 
