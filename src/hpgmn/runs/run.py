@@ -479,8 +479,7 @@ class Run:
         model, features = require_rows(self.models_of(split)[1], self.folder), None
         with suppress(HPGMNError):  # the graph may be gone
             features = self.graph.feature_names
-        names = None if features is None else [str(name) for name in features]
-        return export_onnx(model, Path(path), names)
+        return export_onnx(model, Path(path), features)
 
     def report(self) -> Path:
         """Write ``report.html`` from the files of the run folder and return its path."""
