@@ -15,6 +15,7 @@ from hpgmn.base.errors import (
     HPGMNError,
     SettingError,
     count_noun,
+    format_difference,
     format_score,
     mean_and_deviation,
     unit_of,
@@ -372,22 +373,3 @@ def print_comparison(content: Mapping[str, Any]) -> None:
         say("One split: intervals are over seeds (Welch) and hold for this split only.")
     else:
         say("One run each: no interval. Train more splits or --seeds.")
-
-
-def format_difference(difference: Mapping[str, Any] | None, metric: str = "accuracy") -> str:
-    """Return a difference, in points for classes, with its interval.
-
-    >>> format_difference({"mean": -0.0744, "low": -0.091, "high": -0.0575})
-    '-7.4 (-9.1 to -5.8)'
-    """
-    if difference is None:
-        return ""
-    if difference["low"] is None:
-        return _signed(metric, difference["mean"])
-    mean, low, high = (_signed(metric, difference[key]) for key in ("mean", "low", "high"))
-    return f"{mean} ({low} to {high})"
-
-
-def _signed(metric: str, value: float) -> str:
-    text = format_score(metric, value)
-    return text if text.startswith("-") else f"+{text}"

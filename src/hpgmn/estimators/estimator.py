@@ -27,7 +27,7 @@ from hpgmn.base.calibration import Calibrator, decision_logits
 from hpgmn.base.errors import HPGMNError, Remedy, SettingError
 from hpgmn.base.files import write_error, write_text
 from hpgmn.base.metrics import BALANCED_METRICS, plain_score, require_metric
-from hpgmn.base.settings import FitSettings, make_settings, read_yaml, settings_names, to_plain
+from hpgmn.base.settings import FitSettings, make_settings, read_yaml, settings_names
 from hpgmn.base.tasks import is_target
 from hpgmn.estimators.inputs import (
     InputError,
@@ -117,27 +117,6 @@ class NodeEstimator(Parameters, BaseEstimator):  # type: ignore[misc]
     @property
     def _metric(self) -> str:
         return self.metric or ("r2" if self._is_regression else "accuracy")
-
-    def _html_repr(self) -> str:
-        """Model, changed parameters and what was fitted, for notebooks."""
-        from hpgmn.graph.conversion import facts_html
-
-        default = type(self)()
-        changed = ", ".join(
-            f"{name}={to_plain(value)}"
-            for name, value in self.get_params(deep=False).items()
-            if name != "model" and repr(value) != repr(getattr(default, name))  # as repr(self)
-        )
-        model = getattr(self.model, "__qualname__", self.model)
-        facts = [("Model", model), ("Differs from the defaults", changed or "nothing")]
-        facts.append(("Fitted", "yes" if hasattr(self, "saved_") else "no: call fit(graph)"))
-        if hasattr(self, "classes_"):
-            facts.append(("Classes", ", ".join(map(str, self.classes_))))
-        if hasattr(self, "val_score_"):  # a loaded model does not know it
-            facts.append((f"Validation {self._metric}", f"{self.val_score_:.3f}"))
-        return facts_html(type(self).__name__, facts)
-
-    _repr_html_ = _html_repr
 
     # Fitting.
 

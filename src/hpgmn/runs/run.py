@@ -115,9 +115,10 @@ class Run:
         return f"Run({str(self.folder)!r}: {about})"
 
     def _repr_html_(self) -> str:
-        from hpgmn.runs.report_data import run_html
+        from hpgmn.report.notebook import run_html
+        from hpgmn.runs.report_data import read_report_data
 
-        return run_html(self.folder, repr(self))
+        return run_html(read_report_data(self.folder), repr(self))
 
     @cached_property
     def metrics(self) -> dict[str, Any]:
