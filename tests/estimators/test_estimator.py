@@ -243,6 +243,24 @@ def test_a_pickle_predicts_the_same(graph, fitted, library):
     assert loaded.get_params().keys() == fitted.get_params().keys()
 
 
+def test_changed_parameters_do_not_change_what_is_pickled(graph, fitted):
+    model = pickle.loads(pickle.dumps(fitted))
+    again = pickle.loads(pickle.dumps(model.set_params(model="mlp")))
+    np.testing.assert_array_equal(again.predict_proba(graph), fitted.predict_proba(graph))
+
+
+def test_nodes_are_those_of_the_present_graph(graph, fitted, tmp_path):
+    other = Graph(graph.x[::-1].copy(), graph.num_nodes - 1 - graph.edge_index, name="reversed")
+    fitted = clone(fitted).set_params(statistics=("attributes", "class_counts"))
+    fitted.fit(np.arange(150), graph.y[:150]).save(tmp_path)
+    for model in (HPGMNClassifier.load(tmp_path), fitted):
+        for present in (graph, other):
+            model.set_params(graph=present)
+            np.testing.assert_array_equal(
+                model.predict_proba([7, 2]), model.predict_proba(present)[[7, 2]]
+            )
+
+
 def test_classes_and_tables_are_saved(graph, fitted, tmp_path):
     fitted.save(tmp_path / "nodes")
     loaded = HPGMNClassifier.load(tmp_path / "nodes")

@@ -124,16 +124,15 @@ def class_numbers(classes: Array, labels: Array) -> tuple[Array, int]:
     >>> class_numbers(np.array(["a", "c"]), np.array(["c", "b", "a"]))
     (array([1, 2, 0]), 1)
     """
-    every, inverse = np.unique(labels, return_inverse=True)
-    known = {name: number for number, name in enumerate(classes.tolist())}
-    unseen = [name for name in every.tolist() if name not in known]
-    if len(unseen) == len(every):
+    unseen = np.setdiff1d(labels, classes)
+    if not np.isin(labels, classes).any():
         raise InputError(
             f"No label is among the classes of the training (got {list_names(unseen)}).",
             f"Pass labels such as {list_names(classes)}",
         )
-    known |= {name: len(classes) + number for number, name in enumerate(unseen)}
-    return np.asarray([known[name] for name in every.tolist()], np.int64)[inverse], len(unseen)
+    every = np.concatenate([classes, unseen])
+    order = np.argsort(every)
+    return order[np.searchsorted(every, labels, sorter=order)], len(unseen)
 
 
 def labelled_nodes(graph: Graph, mask: Any) -> Array:
