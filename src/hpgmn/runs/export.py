@@ -117,7 +117,7 @@ def require_rows(model: Predictor, folder: Path) -> SavedModel:
     return model
 
 
-def export_onnx(model: SavedModel, path: Path, features: Sequence[str] | None = None) -> Path:
+def export_onnx(model: SavedModel, path: Path, features: Array | None = None) -> Path:
     """Write the models of a split as one ONNX file and its description, ``path`` + ".json".
 
     Args:
@@ -277,7 +277,7 @@ class _Network:
         return self.add("Softmax", self.affine(total, scale, shift), axis=-1)
 
 
-def describe(model: SavedModel, features: Sequence[str] | None = None) -> dict[str, Any]:
+def describe(model: SavedModel, features: Array | None = None) -> dict[str, Any]:
     """Return what the inputs and outputs of the ONNX file are."""
     settings, names = model.replicas[0].settings, list(model.class_names)
     types, inputs = model.metadata.get("edge_type_names", ()), []
@@ -306,7 +306,7 @@ def describe(model: SavedModel, features: Sequence[str] | None = None) -> dict[s
         "split": model.replicas[0].split,
         "seeds": [replica.seed for replica in model.replicas],
         "class_names": names,
-        "feature_names": None if features is None else [str(name) for name in features],
+        "feature_names": None if features is None else features.tolist(),
         "inputs": inputs,
         "decision": decision if names else None,
         "settings": settings_dict(settings),
