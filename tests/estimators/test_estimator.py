@@ -123,6 +123,18 @@ def test_labels_default_to_those_of_the_graph(graph, fitted):
     assert model.score(rest) == pytest.approx(accuracy_score(names, model.predict(rest)))
 
 
+def test_a_graph_is_scored_by_the_names_of_its_classes(graph, fitted):
+    names = np.asarray(graph.class_names)[graph.y]
+    model = clone(fitted).fit(np.arange(150), names[:150])
+    assert model.classes_.tolist() != list(graph.class_names)  # sorted
+    expected = accuracy_score(names, model.predict(graph))
+    assert model.score(graph) == pytest.approx(expected)
+    rest = np.arange(200) >= 150
+    assert model.score(graph, rest) == pytest.approx(model.score(np.flatnonzero(rest)))
+    with pytest.raises(ValueError, match="among the classes"):
+        fitted.score(graph)  # fitted on numbers
+
+
 def test_another_metric_can_be_scored(graph, fitted):
     rest = np.arange(150, 200)
     expected = f1_score(graph.y[150:], fitted.predict(rest), average="macro")

@@ -313,15 +313,12 @@ class NodeEstimator(Parameters, BaseEstimator):  # type: ignore[misc]
         saved, metric = self.saved_, metric or self._metric
         require_metric(metric, len(saved.class_names), f"'{graph.name}'")
         number = class_number(self._positive_class(metric), saved.class_names)
-        logits = self._decision_logits(graph)
+        is_graph = nodes is None
         if nodes is None:
-            chosen = labelled_nodes(graph, y if mask is None else mask)
-            return scores(logits, graph.y, [chosen], metric, number)[0]
-        if y is None:
-            y = pick_labels(graph, nodes)
-        y = column_or_1d(y)
+            nodes, y = labelled_nodes(graph, y if mask is None else mask), None
+        y = pick_labels(graph, nodes) if y is None else column_or_1d(y)
         check_consistent_length(nodes, y)
-        logits = logits[:, nodes]
+        logits = self._decision_logits(graph)[:, nodes]
         if self._is_regression:
             labels = np.asarray(y, np.float64)
         else:
@@ -329,7 +326,7 @@ class NodeEstimator(Parameters, BaseEstimator):  # type: ignore[misc]
             # A class that was not seen in training is never predicted.
             logits = pad(logits, (0, unseen), value=float(logits.min()) - 100)
         value = scores(logits, labels, [np.ones(len(labels), bool)], metric, number)[0]
-        return plain_score(metric, value)
+        return value if is_graph else plain_score(metric, value)
 
     def _positive_class(self, metric: str) -> str | None:
         """Return the class that the metric looks for; of an earlier version's model the rarest."""

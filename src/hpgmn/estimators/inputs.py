@@ -136,7 +136,7 @@ def class_numbers(classes: Array, labels: Array) -> tuple[Array, int]:
 
 
 def labelled_nodes(graph: Graph, mask: Any) -> Array:
-    """Return (N,) which nodes of a mask, or of all, have a label; there must be some."""
+    """Return (n,) the nodes of a mask, or of all, that have a label; there must be some."""
     chosen = is_known(graph.y)
     if mask is not None:
         if np.shape(mask) != chosen.shape:
@@ -150,7 +150,7 @@ def labelled_nodes(graph: Graph, mask: Any) -> Array:
             "The mask holds no labelled node, so there is nothing to score.",
             "Give a mask of labelled nodes.",
         )
-    return chosen
+    return np.flatnonzero(chosen)
 
 
 def choose_split(graph: Graph, number: Any, train: Array | None, val: Array | None) -> Split:
