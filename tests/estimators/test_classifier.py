@@ -316,7 +316,6 @@ def test_sure_predictions_are_still_ranked(small_graph):
     graph = changed(small_graph, y=(np.arange(18) >= 9).astype(int))
     logits = torch.stack([torch.zeros(18), 200.0 + torch.arange(18)], dim=-1)
     model = HPGMNClassifier(metric="roc_auc")
-    model.classes_ = np.asarray(graph.class_names)
     model.saved_ = SimpleNamespace(
         logits=lambda *_: logits[None],
         calibration=from_temperatures([2.0], 2),

@@ -133,6 +133,9 @@ def test_a_graph_is_scored_by_the_names_of_its_classes(graph, fitted):
     assert model.score(graph, rest) == pytest.approx(model.score(np.flatnonzero(rest)))
     with pytest.raises(ValueError, match="among the classes"):
         fitted.score(graph)  # fitted on numbers
+    unnamed = Graph(graph.x, graph.edge_index, graph.y)
+    expected = accuracy_score(graph.y, fitted.predict(unnamed))
+    assert fitted.score(unnamed) == pytest.approx(expected)
 
 
 def test_another_metric_can_be_scored(graph, fitted):

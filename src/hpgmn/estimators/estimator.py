@@ -316,13 +316,15 @@ class NodeEstimator(Parameters, BaseEstimator):  # type: ignore[misc]
         is_graph = nodes is None
         if nodes is None:
             nodes, y = labelled_nodes(graph, y if mask is None else mask), None
-        y = pick_labels(graph, nodes) if y is None else column_or_1d(y)
+        is_named = y is None  # labels of a graph are the names of its classes
+        y = pick_labels(graph, nodes) if is_named else column_or_1d(y)
         check_consistent_length(nodes, y)
         logits = self._decision_logits(graph)[:, nodes]
         if self._is_regression:
             labels = np.asarray(y, np.float64)
         else:
-            labels, unseen = class_numbers(self.classes_, y)
+            classes = np.asarray(saved.class_names) if is_named else self.classes_
+            labels, unseen = class_numbers(classes, y)
             # A class that was not seen in training is never predicted.
             logits = pad(logits, (0, unseen), value=float(logits.min()) - 100)
         value = scores(logits, labels, [np.ones(len(labels), bool)], metric, number)[0]
