@@ -31,11 +31,10 @@ if TYPE_CHECKING:
     from hpgmn.runs.train import train
     from hpgmn.runs.tune import TuneResult, tune
     from hpgmn.statistics import LocalStatistics
-    from hpgmn.training.callbacks import CSVHistory, TensorBoard
+    from hpgmn.training.callbacks import TensorBoard
 
 _HOMES = {
     "Audit": "auditing",
-    "CSVHistory": "training.callbacks",
     "Comparison": "runs.compare",
     "Graph": "graph",
     "HPGMNClassifier": "estimators",
@@ -67,7 +66,6 @@ _HOMES = {
 
 __all__ = [
     "Audit",
-    "CSVHistory",
     "Comparison",
     "Graph",
     "HPGMNClassifier",

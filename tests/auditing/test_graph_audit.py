@@ -19,7 +19,7 @@ from hpgmn.auditing.measures import (
     twins,
 )
 from hpgmn.auditing.usefulness import Contribution, Usefulness, verdict
-from hpgmn.base.errors import GraphError
+from hpgmn.base.errors import GraphError, Remedy
 from hpgmn.evaluation.scores import Difference
 from hpgmn.graph import Graph
 from hpgmn.graph.homophily import homophily
@@ -421,3 +421,15 @@ def test_every_finding_ends_its_sentences(sound):
         assert one.message.endswith(".")
         assert one.message[0].isupper() or one.message[0].isdigit()
         assert one.advice.endswith(".")
+
+
+def test_a_notebook_shows_findings_and_whether_the_graph_helps(small_graph):
+    found = hpgmn.audit(small_graph)
+    evil = module.Finding("warning", "topic", "<b>bold</b>", Remedy("Mend it"))
+    shown = dataclasses.replace(found, findings=(*found.findings, evil))._repr_html_()
+    assert "<td>&lt;b&gt;bold&lt;/b&gt;</td><td>Mend it.</td>" in shown
+    assert found.usefulness is not None
+    for part in found.usefulness.contributions:
+        assert f">{part.name}</th>" in shown
+        assert f">{part.score:.1%}</td>" in shown
+    assert "<div" not in hpgmn.audit(small_graph, training=False)._repr_html_()

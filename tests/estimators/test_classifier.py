@@ -2,7 +2,6 @@
 
 import inspect
 import os
-import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -243,25 +242,6 @@ def test_the_text_form_names_what_differs_from_the_defaults():
     assert repr(HPGMNClassifier()) == "HPGMNClassifier()"
     model = HPGMNClassifier(lr=0.5, model="hpgmn-gcn")
     assert repr(model) == "HPGMNClassifier(lr=0.5, model='hpgmn-gcn')"
-
-
-def test_a_notebook_shows_settings_and_what_was_fitted(small_graph, tmp_path):
-    model = HPGMNClassifier(epochs=2, estimator_epochs=2, statistics=("attributes", "adjacency"))
-    shown = model._repr_html_()
-    assert "<td>no: call fit(graph)</td>" in shown
-    assert "<td>epochs=2" not in HPGMNClassifier()._repr_html_()
-    assert "<td>nothing</td>" in HPGMNClassifier()._repr_html_()
-    for words in ("<td>hpgmn</td>", "epochs=2", "statistics=[&#x27;attributes&#x27;, &#x27;adj"):
-        assert words in shown
-    model.fit(small_graph)
-    fitted = f"<td>yes</td>.*<td>0, 1, 2</td>.*Validation accuracy.*{model.val_score_:.3f}</td>"
-    assert re.search(fitted, model._repr_html_())
-    model.save(tmp_path)
-    loaded = HPGMNClassifier.load(tmp_path)._repr_html_()
-    assert "<td>yes</td>" in loaded
-    assert "Validation" not in loaded
-    small_graph.class_names = ("<b>", "1", "2")
-    assert "<td>&lt;b&gt;, 1, 2</td>" in model.fit(small_graph)._repr_html_()
 
 
 @pytest.mark.slow

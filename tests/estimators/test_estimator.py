@@ -123,6 +123,21 @@ def test_labels_default_to_those_of_the_graph(graph, fitted):
     assert model.score(rest) == pytest.approx(accuracy_score(names, model.predict(rest)))
 
 
+def test_a_graph_is_scored_by_the_names_of_its_classes(graph, fitted):
+    names = np.asarray(graph.class_names)[graph.y]
+    model = clone(fitted).fit(np.arange(150), names[:150])
+    assert model.classes_.tolist() != list(graph.class_names)  # sorted
+    expected = accuracy_score(names, model.predict(graph))
+    assert model.score(graph) == pytest.approx(expected)
+    rest = np.arange(200) >= 150
+    assert model.score(graph, rest) == pytest.approx(model.score(np.flatnonzero(rest)))
+    with pytest.raises(ValueError, match="among the classes"):
+        fitted.score(graph)  # fitted on numbers
+    unnamed = Graph(graph.x, graph.edge_index, graph.y)
+    expected = accuracy_score(graph.y, fitted.predict(unnamed))
+    assert fitted.score(unnamed) == pytest.approx(expected)
+
+
 def test_another_metric_can_be_scored(graph, fitted):
     rest = np.arange(150, 200)
     expected = f1_score(graph.y[150:], fitted.predict(rest), average="macro")
@@ -241,6 +256,24 @@ def test_a_pickle_predicts_the_same(graph, fitted, library):
     )
     assert loaded.history_ == fitted.history_
     assert loaded.get_params().keys() == fitted.get_params().keys()
+
+
+def test_changed_parameters_do_not_change_what_is_pickled(graph, fitted):
+    model = pickle.loads(pickle.dumps(fitted))
+    again = pickle.loads(pickle.dumps(model.set_params(model="mlp")))
+    np.testing.assert_array_equal(again.predict_proba(graph), fitted.predict_proba(graph))
+
+
+def test_nodes_are_those_of_the_present_graph(graph, fitted, tmp_path):
+    other = Graph(graph.x[::-1].copy(), graph.num_nodes - 1 - graph.edge_index, name="reversed")
+    fitted = clone(fitted).set_params(statistics=("attributes", "class_counts"))
+    fitted.fit(np.arange(150), graph.y[:150]).save(tmp_path)
+    for model in (HPGMNClassifier.load(tmp_path), fitted):
+        for present in (graph, other):
+            model.set_params(graph=present)
+            np.testing.assert_array_equal(
+                model.predict_proba([7, 2]), model.predict_proba(present)[[7, 2]]
+            )
 
 
 def test_classes_and_tables_are_saved(graph, fitted, tmp_path):

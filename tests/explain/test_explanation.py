@@ -129,7 +129,7 @@ def test_html_says_the_same_and_names_never_become_markup():
     html = replace(FOUND, node="<b>17</b>")._repr_html_()
     assert "<b>17</b>" not in html
     assert "Node &lt;b&gt;17&lt;/b&gt;: &#x27;student&#x27; (87 %)." in html
-    assert html.count("<table>") == html.count("<caption>") == 3
+    assert html.count("<table>") == html.count("<caption>") == 4
     assert '<th scope="row">its own attributes</th><td>+0.30</td>' in html
     assert "<p>A note.</p>" in html
 
@@ -163,7 +163,7 @@ def test_the_text_of_a_model():
 
 def test_the_html_and_values_of_a_model():
     html = MODEL._repr_html_()
-    assert html.count("<table>") == 4
+    assert html.count("<table>") == 5
     assert "Nodes to label next" in html
     assert json.loads(json.dumps(MODEL.as_dict()))["redundant"] == [[2, 4]]
 

@@ -209,7 +209,7 @@ def test_notebooks_and_the_page_of_a_reproduction_show_names_as_text(page, hosti
     evil = SCRIPT + IMAGE
     grid = Grid("g", evil, frame((evil, "b"), [(evil, f"**{evil}**")]), True, evil)
     document = Document("g", evil, f"`{evil}`", evil, (grid,), missing=(evil,))
-    shown: list[Any] = [graph, model, model.explain(graph), model.explain(graph, SCRIPT)]
+    shown: list[Any] = [graph, model.explain(graph), model.explain(graph, SCRIPT)]
     shown += [open_run(hostile / "run"), audit(graph, training=False)]
     contents = [one._repr_html_() for one in shown]
     for content in (*contents, reproduction_page([document])):

@@ -1,6 +1,5 @@
 """A run exported as ONNX predicts what the run predicts, and its description is right."""
 
-import hashlib
 import json
 import sys
 
@@ -10,7 +9,6 @@ import scipy.sparse as sp
 
 import hpgmn
 from hpgmn.base.errors import HPGMNError
-from hpgmn.base.files import verify_checksum
 from hpgmn.graph import Graph
 from hpgmn.runs import export
 from hpgmn.runs.run import open_run
@@ -150,10 +148,9 @@ def test_a_regression_predicts_in_the_unit_of_the_target(small_graph, tmp_path):
     result = assert_same(run, tmp_path)
     assert result.dtype == np.float64
     about = json.loads((tmp_path / "model.onnx.json").read_text())
-    assert (about["task"], about["decision"]) == ("regression", None)
-    columns = {one["name"]: one["columns"] for one in about["inputs"]}
-    assert columns["target_means_in"]["count"] == 3
-    assert len(columns["class_counts_in"]["names"]) == 8  # bins
+    assert (about["class_names"], about["decision"]) == ([], None)
+    widths = {one["name"]: one["shape"][-1] for one in about["inputs"]}
+    assert (widths["target_means_in"], widths["class_counts_in"]) == (3, 8)  # bins
 
 
 @pytest.mark.parametrize("model", ["hpgmn", "mlp"])
@@ -189,37 +186,43 @@ def test_nodes_of_another_graph_have_rows(small_graph, tmp_path):
     assert np.abs(result - run.predict().probabilities).max() > 1e-3
 
 
-def test_the_description_names_every_column(small_graph, tmp_path, monkeypatch):
+def test_the_description_is_that_of_the_file(small_graph, tmp_path):
     graph = changed(small_graph, feature_names=["a", "b", "c", "d", "e"])
     run = trained(graph, tmp_path, settings={"neighbors": "out"})
     path = tmp_path / "deep" / "model.onnx"
     assert run.export_onnx(path) == tmp_path / "deep" / "model.onnx.json"
-    about = verify_checksum(json.loads((tmp_path / "deep" / "model.onnx.json").read_text()))
-    assert about["sha256"] == hashlib.sha256(path.read_bytes()).hexdigest()
+    about = json.loads((tmp_path / "deep" / "model.onnx.json").read_text())
     assert (about["model"], about["split"], about["seeds"]) == ("hpgmn", 0, [0])
     assert about["version"] == hpgmn.__version__
     assert about["class_names"] == list(graph.class_names)
+    assert about["feature_names"] == ["a", "b", "c", "d", "e"]
+    assert about["settings"]["adjacency_scaling"] == "unit"
     inputs = {one["name"]: one for one in about["inputs"]}
-    rows = run.statistics()
-    assert {name: one["width"] for name, one in inputs.items()} == {
-        name: value.shape[-1] for name, value in rows.items()
+    assert {name: one["shape"] for name, one in inputs.items()} == {
+        name: ["batch", value.shape[1]] for name, value in run.statistics().items()
     }
-    assert inputs["attributes"]["columns"]["names"] == ["a", "b", "c", "d", "e"]
     assert inputs["attributes"]["neighbors"] is None
-    assert inputs["adjacency"]["columns"]["names"] == graph.node_ids.tolist()
-    assert (inputs["adjacency"]["neighbors"], inputs["adjacency"]["scaling"]) == ("out", "unit")
-    means = inputs["class_means"]["columns"]
-    assert (means["names"], means["blocks"]) == (list("abcde"), list(graph.class_names))
-    monkeypatch.setattr(export, "MOST_NAMES", 17)
-    run.export_onnx(path)
-    [adjacency] = [
-        one
-        for one in json.loads((tmp_path / "deep" / "model.onnx.json").read_text())["inputs"]
-        if one["name"] == "adjacency"
-    ]
-    assert "names" not in adjacency["columns"]
-    assert adjacency["columns"]["count"] == 18
-    assert "graph.npz" in adjacency["columns"]["order"]
+    assert inputs["adjacency"]["neighbors"] == "out"
+    assert inputs["class_counts"]["columns"].startswith("class_names")
+
+
+def test_columns_are_in_the_order_described(small_graph, tmp_path):
+    settings = {"statistics": ("class_counts", "class_means", "hops"), "neighbors": "undirected"}
+    raw = {"class_counts_scaling": "raw", "class_means_scaling": "raw", "label_confidence": 1.0}
+    graph = changed(small_graph)
+    run = trained(graph, tmp_path, settings=settings | raw | {"hops": 2})
+    rows = run.statistics()
+    dense = (graph.adjacency("undirected").toarray() > 0).astype(float)
+    known = np.where(graph.split(0).train, graph.y, -1)
+    members = known[:, None] == np.arange(3)  # pseudo-labels are unknown
+    counts = dense @ members
+    np.testing.assert_allclose(rows["class_counts"], counts, rtol=1e-6)
+    totals = np.einsum("nm,mc,mf->ncf", dense, members, graph.x)
+    means = totals / np.maximum(counts, 1)[..., None]
+    found = rows["class_means"].reshape(18, 3, 5)  # attributes of the first class come first
+    assert np.corrcoef(found.ravel(), means.ravel())[0, 1] > 0.99
+    near = rows["hops"].reshape(18, 2, 5)[:, 0]
+    assert np.corrcoef(near.ravel(), (dense @ graph.x).ravel())[0, 1] > 0.7
 
 
 def test_the_versions_are_read_by_onnxruntime_1_18(small_graph, tmp_path):

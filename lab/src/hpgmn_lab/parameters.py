@@ -13,46 +13,13 @@ from typing import Any
 
 import hpgmn
 from hpgmn.base.files import write_text
+from hpgmn.estimators.parameters import CommonParameters
 from hpgmn.models import MODELS
 
 PATH = Path(hpgmn.__file__).parent / "estimators" / "parameters.py"
 
-_HEAD = '''\
-"""The keywords of the estimators; ``python -m hpgmn_lab.parameters`` writes this file."""
-
-from __future__ import annotations
-
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from torch import nn
-
-    from hpgmn.training.replicas import Progress
-
-
-@dataclass(kw_only=True, eq=False, repr=False)
-class CommonParameters:
-    """Parameters with any model; the docstrings of the estimators describe them."""
-
-    graph: Any = None
-    model: str | type[nn.Module] = "hpgmn"
-    seed: int = 0
-    device: str = "cpu"
-    metric: str | None = None
-    positive: str | int | None = None
-    calibrate: bool = True
-    validation_fraction: float = 0.2
-    callbacks: Sequence[Callable[[Progress], object]] | None = None
-    settings: Mapping[str, Any] | None = None
-
-
-@dataclass(kw_only=True, eq=False, repr=False)
-class Parameters(CommonParameters):
-    """The settings of all models; None is the default of the chosen one."""
-
-'''
+MARK = '    """The settings of all models; None is the default of the chosen one."""\n\n'
+"""Ends the part of the file that is written by hand."""
 
 
 def _type_text(hint: Any) -> str:
@@ -70,10 +37,10 @@ def parameters_text() -> str:
             kind = _type_text(hints[info.name])
             if kinds.setdefault(info.name, kind) != kind:
                 raise TypeError(f"setting '{info.name}' is {kinds[info.name]} and {kind}")
-            if f"\n    {info.name}:" in _HEAD:
+            if info.name in CommonParameters.__dataclass_fields__:
                 raise TypeError(f"setting '{info.name}' has the name of another parameter")
     lines = (f"    {name}: {kind} | None = None\n" for name, kind in sorted(kinds.items()))
-    return _HEAD + "".join(lines)
+    return PATH.read_text(encoding="utf-8").partition(MARK)[0] + MARK + "".join(lines)
 
 
 if __name__ == "__main__":

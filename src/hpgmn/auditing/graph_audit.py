@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from hpgmn.auditing.display import audit_html
 from hpgmn.auditing.measures import (
     AttributeColumns,
     ClassBalance,
@@ -27,6 +26,7 @@ from hpgmn.auditing.measures import (
     twins,
 )
 from hpgmn.base.errors import GraphError, Remedy, count_noun
+from hpgmn.base.html import table_html
 from hpgmn.graph import Graph, Split, random_splits
 from hpgmn.graph.homophily import Homophily, homophily
 from hpgmn.training.checks import SKEWED, metric_for_skewed
@@ -130,7 +130,9 @@ class Audit:
         return content
 
     def _repr_html_(self) -> str:
-        return audit_html(self)
+        rows = [(one.severity, one.message, one.advice) for one in self.findings]
+        findings = table_html(f"Audit of '{self.graph}'", rows, ("", "finding", "what to do"))
+        return findings + (self.usefulness._repr_html_() if self.usefulness else "")
 
 
 def audit(
@@ -294,7 +296,7 @@ def _giveaways(giveaways: tuple[Giveaway, ...]) -> Iterator[Finding]:
                 f"{rows[0].chance:.1%})"
             )
         else:
-            classes = _quote(list(dict.fromkeys(str(row.of_class) for row in rows)))
+            classes = list(dict.fromkeys(f"'{row.of_class}'" for row in rows))
             fact = (
                 f"F1 up to {max(row.f1 for row in rows):.2f} on validation nodes for "
                 f"{_list_names(classes, 'class', 'classes')}"
@@ -320,13 +322,13 @@ def _classes(classes: ClassBalance) -> Iterator[Finding]:
             "accuracy of a constant prediction.",
             Remedy("Use a metric for skewed classes", option="metric", value=metric),
         )
-    small = [name for name, count in present.items() if count < SMALLEST_CLASS]
+    small = [f"'{name}'" for name, count in present.items() if count < SMALLEST_CLASS]
     if small:
         yield Finding(
             "warning",
             "class-balance",
             f"Fewer than {SMALLEST_CLASS} labelled nodes: "
-            f"{_list_names(_quote(small), 'class', 'classes')}.",
+            f"{_list_names(small, 'class', 'classes')}.",
             Remedy("Label more nodes, or merge small classes"),
         )
     if classes.unlabelled:
@@ -350,7 +352,7 @@ def _missing_classes(missing: tuple[MissingClass, ...], classes: ClassBalance) -
         if not lacking:
             continue
         splits = sorted({number for row in lacking for number in row.splits})
-        names = _quote(list(dict.fromkeys(row.name for row in lacking)))
+        names = list(dict.fromkeys(f"'{row.name}'" for row in lacking))
         yield Finding(
             "warning" if part == "train" else "info",
             "missing-class",
@@ -483,10 +485,6 @@ def _columns(columns: AttributeColumns, num_nodes: int) -> Iterator[Finding]:
 
 def _share(count: int, total: int) -> str:
     return f"{count:,} ({count / total:.1%})"
-
-
-def _quote(names: list[str]) -> list[str]:
-    return [f"'{name}'" for name in names]
 
 
 def _list_names(names: list[str], noun: str, plural: str = "", most: int = MOST_NAMED) -> str:

@@ -17,6 +17,7 @@ import torch
 from scipy import stats
 from torch import Tensor
 
+from hpgmn.base.html import bars_html
 from hpgmn.base.settings import make_settings
 from hpgmn.evaluation.scores import Difference
 from hpgmn.graph import Array, Graph, Split
@@ -108,6 +109,10 @@ class Usefulness:
         last = self.contributions[-1].difference
         assert last is not None
         return last
+
+    def _repr_html_(self) -> str:
+        scores = {part.name: part.score for part in self.contributions}
+        return bars_html(f"Validation {self.metric} of models trained on", scores, ".1%")
 
 
 def cannot_train(graph: Graph, split: Split | None) -> str | None:

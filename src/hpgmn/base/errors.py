@@ -11,7 +11,7 @@ import json
 import math
 import re
 import shlex
-from collections.abc import Container, Iterable
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -363,3 +363,22 @@ def list_names(names: Iterable[object], most: int = 3, quote: str = "'") -> str:
     listed = [f"{quote}{name}{quote}" for name in names]
     more = f" and {len(listed) - most:,} more" if len(listed) > most else ""
     return ", ".join(listed[:most]) + more
+
+
+def format_difference(difference: Mapping[str, Any] | None, metric: str = "accuracy") -> str:
+    """Return a difference, in points for classes, with its interval.
+
+    >>> format_difference({"mean": -0.0744, "low": -0.091, "high": -0.0575})
+    '-7.4 (-9.1 to -5.8)'
+    """
+    if difference is None:
+        return ""
+    if difference["low"] is None:
+        return _signed(metric, difference["mean"])
+    mean, low, high = (_signed(metric, difference[key]) for key in ("mean", "low", "high"))
+    return f"{mean} ({low} to {high})"
+
+
+def _signed(metric: str, value: float) -> str:
+    text = format_score(metric, value)
+    return text if text.startswith("-") else f"+{text}"

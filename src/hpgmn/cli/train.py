@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -15,6 +15,7 @@ from hpgmn.base.errors import (
     HPGMNError,
     SettingError,
     count_noun,
+    format_difference,
     format_score,
     mean_and_deviation,
     unit_of,
@@ -41,7 +42,6 @@ from hpgmn.cli.options import (
 
 if TYPE_CHECKING:
     from hpgmn.runs.run import Run
-    from hpgmn.training.replicas import Progress
 
 
 @column_options()
@@ -129,7 +129,7 @@ def train(
     ] = None,
     csv: Annotated[
         Path | None,
-        typer.Option("--csv", metavar="FILE", help="Write live learning curves as a CSV file."),
+        typer.Option("--csv", metavar="FILE", help="Write the learning curves as a CSV file."),
     ] = None,
     engine: EngineName = "local",
     address: Address = None,
@@ -206,25 +206,26 @@ def train(
                 "single": single,
                 "members": members,
                 "portfolio": not no_portfolio,
-                "callbacks": _callbacks(tensorboard, csv, append=resume),
             }
+            if tensorboard is not None:
+                from hpgmn.training.callbacks import TensorBoard
+
+                options["callbacks"] = [TensorBoard(tensorboard)]
             run = _train(graph, names[0] if names else None, config, options)
+            if csv is not None:
+                _write_csv(csv, run.history)
             if run.metrics.get("interrupted"):
                 raise typer.Exit(130)
 
 
-def _callbacks(
-    tensorboard: Path | None, csv: Path | None, *, append: bool
-) -> list[Callable[[Progress], None]]:
-    """Return the callbacks that record learning curves."""
-    from hpgmn.training.callbacks import CSVHistory, TensorBoard
+def _write_csv(path: Path, rows: list[dict[str, Any]]) -> None:
+    from csv import DictWriter
 
-    recorders: list[Callable[[Progress], None]] = []
-    if tensorboard is not None:
-        recorders.append(TensorBoard(tensorboard))
-    if csv is not None:
-        recorders.append(CSVHistory(csv, append=append))
-    return recorders
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = DictWriter(file, list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
 
 
 def _train(
@@ -372,22 +373,3 @@ def print_comparison(content: Mapping[str, Any]) -> None:
         say("One split: intervals are over seeds (Welch) and hold for this split only.")
     else:
         say("One run each: no interval. Train more splits or --seeds.")
-
-
-def format_difference(difference: Mapping[str, Any] | None, metric: str = "accuracy") -> str:
-    """Return a difference, in points for classes, with its interval.
-
-    >>> format_difference({"mean": -0.0744, "low": -0.091, "high": -0.0575})
-    '-7.4 (-9.1 to -5.8)'
-    """
-    if difference is None:
-        return ""
-    if difference["low"] is None:
-        return _signed(metric, difference["mean"])
-    mean, low, high = (_signed(metric, difference[key]) for key in ("mean", "low", "high"))
-    return f"{mean} ({low} to {high})"
-
-
-def _signed(metric: str, value: float) -> str:
-    text = format_score(metric, value)
-    return text if text.startswith("-") else f"+{text}"

@@ -27,7 +27,7 @@ from hpgmn.base.calibration import Calibrator, decision_logits
 from hpgmn.base.errors import HPGMNError, Remedy, SettingError
 from hpgmn.base.files import write_error, write_text
 from hpgmn.base.metrics import BALANCED_METRICS, plain_score, require_metric
-from hpgmn.base.settings import FitSettings, make_settings, read_yaml, settings_names, to_plain
+from hpgmn.base.settings import FitSettings, make_settings, read_yaml, settings_names
 from hpgmn.base.tasks import is_target
 from hpgmn.estimators.inputs import (
     InputError,
@@ -94,50 +94,26 @@ class NodeEstimator(Parameters, BaseEstimator):  # type: ignore[misc]
 
     def __getstate__(self) -> dict[str, Any]:
         """Pickle the trained model as the bytes of its safetensors file."""
-        state = {name: value for name, value in vars(self).items() if name != "graph_"}
+        state = dict(vars(self))
         if "saved_" in state:
             require_importable(self.model)
             with tempfile.TemporaryDirectory() as folder:
                 self.saved_.write(Path(folder) / MODEL_FILE)
-                state["saved_"] = (Path(folder) / MODEL_FILE).read_bytes()
+                content = (Path(folder) / MODEL_FILE).read_bytes()
+            state["saved_"] = (self.saved_.entry.name, content)
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         if "saved_" in state:
             with tempfile.TemporaryDirectory() as folder:
-                path = Path(folder) / MODEL_FILE
-                path.write_bytes(state["saved_"])
-                self.saved_ = SavedModel.read(path, self._entry.name)
-
-    @property
-    def _entry(self) -> Any:
-        return find_model(self.model)
+                path, (model, content) = Path(folder) / MODEL_FILE, state["saved_"]
+                path.write_bytes(content)
+                self.saved_ = SavedModel.read(path, model)
 
     @property
     def _metric(self) -> str:
         return self.metric or ("r2" if self._is_regression else "accuracy")
-
-    def _html_repr(self) -> str:
-        """Model, changed parameters and what was fitted, for notebooks."""
-        from hpgmn.graph.conversion import facts_html
-
-        default = type(self)()
-        changed = ", ".join(
-            f"{name}={to_plain(value)}"
-            for name, value in self.get_params(deep=False).items()
-            if name != "model" and repr(value) != repr(getattr(default, name))  # as repr(self)
-        )
-        model = getattr(self.model, "__qualname__", self.model)
-        facts = [("Model", model), ("Differs from the defaults", changed or "nothing")]
-        facts.append(("Fitted", "yes" if hasattr(self, "saved_") else "no: call fit(graph)"))
-        if hasattr(self, "classes_"):
-            facts.append(("Classes", ", ".join(map(str, self.classes_))))
-        if hasattr(self, "val_score_"):  # a loaded model does not know it
-            facts.append((f"Validation {self._metric}", f"{self.val_score_:.3f}"))
-        return facts_html(type(self).__name__, facts)
-
-    _repr_html_ = _html_repr
 
     # Fitting.
 
@@ -163,7 +139,7 @@ class NodeEstimator(Parameters, BaseEstimator):  # type: ignore[misc]
         """
         self._check_common()
         graph = to_graph(X)
-        for name in ("n_features_in_", "feature_names_in_", "graph_"):
+        for name in ("n_features_in_", "feature_names_in_"):
             self.__dict__.pop(name, None)  # of an earlier fit on another kind of input
         if graph is not None:
             number = split if y is None else y
@@ -189,8 +165,6 @@ class NodeEstimator(Parameters, BaseEstimator):  # type: ignore[misc]
             check_classification_targets(y)
         graph, classes = label_nodes(graph, nodes, y, is_regression=self._is_regression)
         self._fit(graph, split_labelled(graph, self.validation_fraction, self.seed), defaults)
-        if self.graph is not None:
-            self.graph_ = graph
         self._set_classes(classes)
         return self
 
@@ -223,12 +197,12 @@ class NodeEstimator(Parameters, BaseEstimator):  # type: ignore[misc]
         labels = seen_labels(graph, [chosen])
         requested = None if self.positive is None else str(self.positive)
         positive = positive_class(metric, labels, graph.class_names, requested)
-        entry = self._entry
+        entry = find_model(self.model)
         settings = make_settings(entry.settings, self._settings(entry.settings, defaults))
         require_task(entry, settings, graph)
 
         def report(progress: Progress) -> None:
-            if progress.stage in entry.stages:  # not the rows of a slow statistic
+            if progress.is_epoch:
                 for callback in self.callbacks or ():
                     callback(progress)
 
@@ -290,31 +264,25 @@ class NodeEstimator(Parameters, BaseEstimator):  # type: ignore[misc]
             raise UnfittedError(f"This {name} is not fitted.", "Call fit(graph) first")
         return self.saved_
 
-    def _require_usable(self) -> SavedModel:
-        saved = self._require_fitted()
-        _require_device(self.device)
-        return saved
-
     # Using the trained model.
 
     def _locate(self, X: Any) -> tuple[Graph, Array | None]:
         """Return the graph to predict on and the nodes of X, None where X is a graph."""
-        saved = self._require_usable()
-        graph = to_graph(X, saved.metadata.get("preparation"))
+        preparation = self._require_fitted().metadata.get("preparation")
+        _require_device(self.device)
+        graph = to_graph(X, preparation)
         if graph is not None:
             return graph, None
         if hasattr(self, "n_features_in_"):
             X = validate_data(self, X, accept_sparse="csr", reset=False)
             return edgeless_graph(X), np.arange(X.shape[0])
-        if not hasattr(self, "graph_"):  # loaded, or fitted on a graph
-            if self.graph is None:
-                raise InputError(
-                    f"The model was trained on a graph (got {type(X).__name__}).",
-                    Remedy("Pass a graph")
-                    | Remedy("Name the graph of these nodes", option="graph"),
-                )
-            self.graph_ = self._own_graph(saved.metadata.get("preparation"))
-        return self.graph_, node_positions(self.graph_, X)
+        if self.graph is None:
+            raise InputError(
+                f"The model was trained on a graph (got {type(X).__name__}).",
+                Remedy("Pass a graph") | Remedy("Name the graph of these nodes", option="graph"),
+            )
+        graph = self._own_graph(preparation)
+        return graph, node_positions(graph, X)
 
     def _of_nodes(self, X: Any, compute: Callable[[Graph], Tensor]) -> Array:
         """Return the rows of X of what is computed for all nodes of a graph."""
@@ -345,23 +313,22 @@ class NodeEstimator(Parameters, BaseEstimator):  # type: ignore[misc]
         saved, metric = self.saved_, metric or self._metric
         require_metric(metric, len(saved.class_names), f"'{graph.name}'")
         number = class_number(self._positive_class(metric), saved.class_names)
-        logits = self._decision_logits(graph)
+        is_graph = nodes is None
         if nodes is None:
-            chosen = labelled_nodes(graph, y if mask is None else mask)
-            return scores(logits, graph.y, [chosen], metric, number)[0]
-        if y is None:
-            y = pick_labels(graph if self.graph is None else self._own_graph(), nodes)
-        y = column_or_1d(y)
+            nodes, y = labelled_nodes(graph, y if mask is None else mask), None
+        is_named = y is None  # labels of a graph are the names of its classes
+        y = pick_labels(graph, nodes) if is_named else column_or_1d(y)
         check_consistent_length(nodes, y)
-        logits = logits[:, nodes]
+        logits = self._decision_logits(graph)[:, nodes]
         if self._is_regression:
             labels = np.asarray(y, np.float64)
         else:
-            labels, unseen = class_numbers(self.classes_, y)
+            classes = np.asarray(saved.class_names) if is_named else self.classes_
+            labels, unseen = class_numbers(classes, y)
             # A class that was not seen in training is never predicted.
             logits = pad(logits, (0, unseen), value=float(logits.min()) - 100)
         value = scores(logits, labels, [np.ones(len(labels), bool)], metric, number)[0]
-        return plain_score(metric, value)
+        return value if is_graph else plain_score(metric, value)
 
     def _positive_class(self, metric: str) -> str | None:
         """Return the class that the metric looks for; of an earlier version's model the rarest."""

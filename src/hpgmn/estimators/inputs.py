@@ -124,20 +124,19 @@ def class_numbers(classes: Array, labels: Array) -> tuple[Array, int]:
     >>> class_numbers(np.array(["a", "c"]), np.array(["c", "b", "a"]))
     (array([1, 2, 0]), 1)
     """
-    every, inverse = np.unique(labels, return_inverse=True)
-    known = {name: number for number, name in enumerate(classes.tolist())}
-    unseen = [name for name in every.tolist() if name not in known]
-    if len(unseen) == len(every):
+    unseen = np.setdiff1d(labels, classes)
+    if not np.isin(labels, classes).any():
         raise InputError(
             f"No label is among the classes of the training (got {list_names(unseen)}).",
             f"Pass labels such as {list_names(classes)}",
         )
-    known |= {name: len(classes) + number for number, name in enumerate(unseen)}
-    return np.asarray([known[name] for name in every.tolist()], np.int64)[inverse], len(unseen)
+    every = np.concatenate([classes, unseen])
+    order = np.argsort(every)
+    return order[np.searchsorted(every, labels, sorter=order)], len(unseen)
 
 
 def labelled_nodes(graph: Graph, mask: Any) -> Array:
-    """Return (N,) which nodes of a mask, or of all, have a label; there must be some."""
+    """Return (n,) the nodes of a mask, or of all, that have a label; there must be some."""
     chosen = is_known(graph.y)
     if mask is not None:
         if np.shape(mask) != chosen.shape:
@@ -151,7 +150,7 @@ def labelled_nodes(graph: Graph, mask: Any) -> Array:
             "The mask holds no labelled node, so there is nothing to score.",
             "Give a mask of labelled nodes.",
         )
-    return chosen
+    return np.flatnonzero(chosen)
 
 
 def choose_split(graph: Graph, number: Any, train: Array | None, val: Array | None) -> Split:

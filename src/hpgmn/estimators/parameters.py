@@ -1,4 +1,4 @@
-"""The keywords of the estimators; ``python -m hpgmn_lab.parameters`` writes this file."""
+"""The keywords of the estimators; ``python -m hpgmn_lab.parameters`` writes the settings."""
 
 from __future__ import annotations
 

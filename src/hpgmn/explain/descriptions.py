@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from html import escape
 from typing import Any
 
-from hpgmn.base.html import bars_svg
+from hpgmn.base.html import bars_html, table_html
 
 STATISTICS = {
     "attributes": "its own attributes",
@@ -68,30 +68,23 @@ def as_text(summary: str, sections: list[Section], endings: list[str]) -> str:
 
 
 def as_html(
-    summary: str, sections: list[Section], endings: list[str], bars: Mapping[str, float]
+    summary: str, sections: list[Section], endings: list[str], bars: tuple[str, Mapping[str, float]]
 ) -> str:
     """Lay out an explanation as HTML, with a picture of some of its values."""
-    parts = [f"<p>{escape(summary)}</p>", bars_svg(bars, title=summary)]
-    for heading, rows in sections:
-        body = "".join(
-            f'<tr><th scope="row">{escape(left)}</th><td>{escape(right)}</td></tr>'
-            for left, right in rows
-        )
-        parts.append(f"<table><caption>{escape(heading)}</caption><tbody>{body}</tbody></table>")
+    parts = [f"<p>{escape(summary)}</p>", bars_html(*bars)]
+    parts += [table_html(heading, rows) for heading, rows in sections]
     parts += [f"<p>{escape(line)}</p>" for line in endings]
     return f'<div class="hpgmn-explanation">{"".join(parts)}</div>'
 
 
-def picture_values(explanation: Any) -> dict[str, float]:
-    """Return what the picture of an explanation shows.
-
-    Weights of an ensemble's members, contributions of statistics, or else probabilities.
-    """
+def picture_values(explanation: Any) -> tuple[str, dict[str, float]]:
+    """Return what the picture of an explanation shows, with its caption."""
     if members := getattr(explanation, "members", ()):
-        return {member.name: member.weight for member in members}
-    statistics = explanation.statistics.items()
-    shares = {describe_statistic(name): value for name, value in statistics}
-    return shares or dict(getattr(explanation, "probabilities", {}))
+        return "Weights of members", {member.name: member.weight for member in members}
+    if statistics := explanation.statistics:
+        shares = {describe_statistic(name): value for name, value in statistics.items()}
+        return "Contributions", shares
+    return "Probabilities", dict(getattr(explanation, "probabilities", {}))
 
 
 def format_points(support: float) -> str:

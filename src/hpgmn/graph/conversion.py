@@ -6,10 +6,9 @@ function that needs them.
 
 from __future__ import annotations
 
-import html
 import logging
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from copy import copy
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -18,6 +17,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from hpgmn.base.errors import GraphError, SettingError
+from hpgmn.base.html import table_html
 from hpgmn.base.tasks import bin_edges, bin_names, hide_labels, is_known
 from hpgmn.graph.edges import Array, SortedEdges
 from hpgmn.graph.homophily import node_homophily
@@ -318,19 +318,6 @@ def original_ids(node_ids: Array, preparation: Mapping[str, Any] | None) -> Arra
         return node_ids
 
 
-def facts_html(title: str, facts: Iterable[tuple[str, Any]]) -> str:
-    """Render a table of facts under a title.
-
-    >>> facts_html("<x>", [("nodes", 3)])
-    '<table><caption>&lt;x&gt;</caption><tr><th scope="row">nodes</th><td>3</td></tr></table>'
-    """
-    rows = "".join(
-        f'<tr><th scope="row">{html.escape(str(name))}</th><td>{html.escape(str(value))}</td></tr>'
-        for name, value in facts
-    )
-    return f"<table><caption>{html.escape(title)}</caption>{rows}</table>"
-
-
 def to_html(graph: Any) -> str:
     """Render a graph: sizes, class counts, splits and homophily."""
     edges = f"{graph.num_edges:,}, {'directed' if graph.directed else 'undirected'}"
@@ -361,4 +348,4 @@ def to_html(graph: Any) -> str:
         ("Splits", splits),
         ("Node homophily", homophily),
     ]
-    return facts_html(f"Graph '{graph.name}'", facts)
+    return table_html(f"Graph '{graph.name}'", facts)

@@ -6,12 +6,10 @@ classifier everything is in double precision, as in predictions.
 
 from __future__ import annotations
 
-import hashlib
 import importlib
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import fields
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -20,15 +18,14 @@ import numpy as np
 import torch
 
 from hpgmn.base.errors import HPGMNError, Remedy, format_bytes
-from hpgmn.base.files import with_checksum, write_bytes, write_text
-from hpgmn.base.settings import to_plain
+from hpgmn.base.files import write_bytes, write_text
+from hpgmn.base.settings import settings_dict
 from hpgmn.base.tasks import target_scale
 from hpgmn.base.version import __version__
 from hpgmn.explain.descriptions import STATISTICS
 from hpgmn.graph import Array, Graph
 from hpgmn.models.stage import Parameters
-from hpgmn.runs.folder import GRAPH_FILE
-from hpgmn.statistics import StatisticsSettings, averaged_statistic, base_name, statistic_names
+from hpgmn.statistics import averaged_statistic, base_name, statistic_names
 from hpgmn.statistics.local import definition
 from hpgmn.statistics.settings import mode_of, type_of
 from hpgmn.training.ensemble import MEMBERS_FOLDER, Predictor, SavedEnsemble, member_folder
@@ -37,20 +34,22 @@ from hpgmn.training.saved import SavedModel
 OPSET, IR_VERSION = 17, 8
 """Versions that onnxruntime 1.18 and later read."""
 
-EXPORT_FORMAT = 1
-"""The version of the JSON description."""
-
 MOST_BYTES = 2_000_000_000
 """Most bytes of parameters: an ONNX file, one protobuf message, ends at 2 GiB."""
 
-MOST_NAMES = 10_000
-"""Most names of columns that the description of an input lists."""
+_NODES = "the nodes of the training graph, in its order"
+_SKETCHED = "; if sketched, random directions of these"
 
-TARGET_MEANS = (
-    "mean standardised target of the neighbours",
-    "the same of those with a known target",
-    "share of neighbours with a known target",
-)
+COLUMNS = {
+    "attributes": "feature_names",
+    "class_counts": "class_names; of a regression bins of the target, ascending",
+    "class_means": f"feature_names for each of class_names, or bins of the target{_SKETCHED}",
+    "target_means": "mean standardised target, the same of known targets, share of known targets",
+    "hops": f"feature_names for each distance, 1 first{_SKETCHED}",
+    "diffusion": f"{_NODES}{_SKETCHED}",
+    "adjacency": _NODES,
+}
+"""What the columns of each statistic are."""
 
 
 def statistic_rows(
@@ -118,7 +117,7 @@ def require_rows(model: Predictor, folder: Path) -> SavedModel:
     return model
 
 
-def export_onnx(model: SavedModel, path: Path, features: Sequence[str] | None = None) -> Path:
+def export_onnx(model: SavedModel, path: Path, features: Array | None = None) -> Path:
     """Write the models of a split as one ONNX file and its description, ``path`` + ".json".
 
     Args:
@@ -136,20 +135,11 @@ def export_onnx(model: SavedModel, path: Path, features: Sequence[str] | None = 
             Remedy("Choose a smaller network", setting="hidden_dim")
             | Remedy("Leave out statistics with a column per node", setting="statistics"),
         )
-    graph = onnx_graph(model)
-    content = graph.SerializeToString()
+    content = onnx_graph(model).SerializeToString()
     path.parent.mkdir(parents=True, exist_ok=True)
     write_bytes(path, content)
-    about = {
-        "format": EXPORT_FORMAT,
-        "version": __version__,
-        "opset": OPSET,
-        "file": path.name,
-        "sha256": hashlib.sha256(content).hexdigest(),
-        **describe(model, features),
-    }
-    description = path.with_name(f"{path.name}.json")
-    write_text(description, json.dumps(with_checksum(about), indent=1, ensure_ascii=False) + "\n")
+    description, about = path.with_name(f"{path.name}.json"), describe(model, features)
+    write_text(description, json.dumps(about, indent=1, ensure_ascii=False) + "\n")
     return description
 
 
@@ -287,95 +277,37 @@ class _Network:
         return self.add("Softmax", self.affine(total, scale, shift), axis=-1)
 
 
-def describe(model: SavedModel, features: Sequence[str] | None = None) -> dict[str, Any]:
+def describe(model: SavedModel, features: Array | None = None) -> dict[str, Any]:
     """Return what the inputs and outputs of the ONNX file are."""
     settings, names = model.replicas[0].settings, list(model.class_names)
-    offsets = model.mean_calibration[0][2]
+    types, inputs = model.metadata.get("edge_type_names", ()), []
+    for name, shape in _inputs(model).items():
+        base, edge_type = base_name(name), type_of(name)
+        direction = None
+        if base != "attributes":
+            direction = mode_of(name, settings.neighbors).partition(":")[0]
+        about = {
+            "name": name,
+            "shape": shape,
+            "description": STATISTICS[base],
+            "columns": COLUMNS[averaged_statistic(base) or base],
+            "neighbors": direction,
+            "edge_type": None if edge_type is None else str(types[edge_type]),
+        }
+        inputs.append(about)
+    decision = {
+        "rule": "the class with the largest log(probability) + offset",
+        "offsets": model.mean_calibration[0][2].tolist(),
+    }
     return {
+        "version": __version__,
         "model": model.name,
         "graph": model.metadata["graph"],
         "split": model.replicas[0].split,
         "seeds": [replica.seed for replica in model.replicas],
-        "task": "classification" if names else "regression",
         "class_names": names,
-        "inputs": [
-            _describe_input(model, name, shape, features) for name, shape in _inputs(model).items()
-        ],
-        "output": {
-            "name": "probabilities" if names else "prediction",
-            "shape": ["batch", len(names) or 1],
-            "type": "float32" if names else "float64",
-        },
-        "decision": {
-            "rule": "the class with the largest log(probability) + offset",
-            "offsets": offsets.tolist(),
-        }
-        if names
-        else None,
-        "settings": {
-            field.name: to_plain(getattr(settings, field.name))
-            for field in fields(StatisticsSettings)
-            if hasattr(settings, field.name)
-        },
+        "feature_names": None if features is None else features.tolist(),
+        "inputs": inputs,
+        "decision": decision if names else None,
+        "settings": settings_dict(settings),
     }
-
-
-def _describe_input(
-    model: SavedModel, name: str, shape: Sequence[str | int], features: Sequence[str] | None
-) -> dict[str, Any]:
-    base, settings = base_name(name), model.replicas[0].settings
-    source, edge_type = averaged_statistic(base) or base, type_of(name)
-    types = model.metadata.get("edge_type_names", ())
-    direction = None
-    if base != "attributes":
-        direction = mode_of(name, settings.neighbors).partition(":")[0]
-    return {
-        "name": name,
-        "type": "float32",
-        "shape": list(shape),
-        "width": shape[-1],
-        "per_seed": len(shape) == 3,
-        "description": STATISTICS[base],
-        "neighbors": direction,
-        "edge_type": None if edge_type is None else str(types[edge_type]),
-        "scaling": getattr(
-            settings, f"{'attributes' if source == 'hops' else source}_scaling", None
-        ),
-        "columns": _describe_columns(model, source, int(shape[-1]), features),
-    }
-
-
-def _describe_columns(
-    model: SavedModel, source: str, width: int, features: Sequence[str] | None
-) -> dict[str, Any]:
-    """Return what the columns of a statistic are; those of blocks repeat in each block."""
-    settings, num_features = model.replicas[0].settings, int(model.metadata["num_features"])
-    groups = list(model.class_names)
-    if not groups and model.name == "hpgmn":
-        groups = [f"bin {number} of the targets" for number in range(settings.target_bins)]
-    if source == "class_counts":
-        return _columns("classes", width, groups)
-    if source == "target_means":
-        return _columns("target means", width, TARGET_MEANS)
-    if source == "attributes":
-        return _columns("attributes", width, features)
-    if source in ("class_means", "hops"):
-        hops = [f"{number} edges away" for number in range(1, settings.hops + 1)]
-        blocks = groups if source == "class_means" else hops
-        inner = width // len(blocks)
-        is_sketch = inner != num_features or (source == "hops" and settings.hops_dim)
-        kind = "random directions" if is_sketch else "attributes"
-        return _columns(kind, inner, None if is_sketch else features) | {"blocks": blocks}
-    if source == "diffusion" and width != int(model.metadata["num_nodes"]):
-        return _columns("random directions", width, None)
-    ids = None if model.node_ids is None else model.node_ids.tolist()
-    return _columns("nodes", width, ids)
-
-
-def _columns(kind: str, number: int, names: Sequence[Any] | None) -> dict[str, Any]:
-    about: dict[str, Any] = {"kind": kind, "count": number}
-    if names is not None and len(names) <= MOST_NAMES:
-        about["names"] = list(names)
-    elif kind == "nodes":
-        about["order"] = f"the nodes of the training graph ({GRAPH_FILE} of the run folder)"
-    return about

@@ -75,7 +75,7 @@ class Monitor:
     def epoch(self, task: str, now: Progress) -> None:
         """Report the progress of a training."""
         self.progress(task, now)
-        for callback in self.callbacks if now.rows else ():
+        for callback in self.callbacks if now.is_epoch else ():
             callback(now)
 
     def note(self, line: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -31,7 +32,6 @@ from hpgmn.graph import Array, Graph, Split
 from hpgmn.models.stage import Replica
 from hpgmn.training.ensemble import MEMBERS_FOLDER
 from hpgmn.training.saved import MODEL_FILE
-from hpgmn.training.state import history_rows
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -326,11 +326,18 @@ def history_lines(
     replicas: Sequence[Replica], histories: Mapping[str, Mapping[str, Tensor]], **about: str
 ) -> list[str]:
     """Return the lines of :func:`write_history`, each with the entries ``about``."""
-    return [
-        json.dumps({**about, **row})
-        for stage, history in histories.items()
-        for row in history_rows(replicas, stage, history)
-    ]
+    lines = []
+    for stage, history in histories.items():
+        columns = {key: rows.tolist() for key, rows in history.items()}
+        for place, replica in enumerate(replicas):
+            for epoch in range(history["loss"].shape[0]):
+                numbers = {key: rows[epoch][place] for key, rows in columns.items()}
+                if math.isnan(numbers["loss"]):  # this replica had stopped
+                    continue
+                finite = {k: v if math.isfinite(v) else None for k, v in numbers.items()}
+                run = {"split": replica.split, "seed": replica.seed, "stage": stage}
+                lines.append(json.dumps({**about, **run, "epoch": epoch + 1, **finite}))
+    return lines
 
 
 def read_history(path: Path) -> list[dict[str, Any]]:

@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -138,9 +138,7 @@ def _progress_writer(path: Path) -> Callable[[Progress], None]:
         nonlocal last
         if time.monotonic() - last >= POLL_SECONDS:
             last = time.monotonic()
-            content = asdict(replace(progress, rows=()))
-            del content["rows"]  # learning curves are in the history of the run
-            write_text(path, json.dumps(content), fsync=False)
+            write_text(path, json.dumps(asdict(progress)), fsync=False)
 
     return write
 

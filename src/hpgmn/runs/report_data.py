@@ -205,13 +205,6 @@ def _left_out(reason: object) -> dict[str, Any]:
 # The data of the report
 
 
-def run_html(folder: Path, title: str) -> str:
-    """Render a run for notebooks."""
-    from hpgmn.report.notebook import run_html
-
-    return run_html(read_report_data(folder), title)
-
-
 def read_report_data(folder: Path) -> ReportData:
     """Read a run folder, or raise an HPGMNError that names the faulty file and the remedy."""
     if not folder.is_dir():

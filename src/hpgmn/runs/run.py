@@ -115,9 +115,10 @@ class Run:
         return f"Run({str(self.folder)!r}: {about})"
 
     def _repr_html_(self) -> str:
-        from hpgmn.runs.report_data import run_html
+        from hpgmn.report.notebook import run_html
+        from hpgmn.runs.report_data import read_report_data
 
-        return run_html(self.folder, repr(self))
+        return run_html(read_report_data(self.folder), repr(self))
 
     @cached_property
     def metrics(self) -> dict[str, Any]:
@@ -479,8 +480,7 @@ class Run:
         model, features = require_rows(self.models_of(split)[1], self.folder), None
         with suppress(HPGMNError):  # the graph may be gone
             features = self.graph.feature_names
-        names = None if features is None else [str(name) for name in features]
-        return export_onnx(model, Path(path), names)
+        return export_onnx(model, Path(path), features)
 
     def report(self) -> Path:
         """Write ``report.html`` from the files of the run folder and return its path."""

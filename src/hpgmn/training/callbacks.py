@@ -1,4 +1,4 @@
-"""Callbacks that record the learning curves of a training while it runs.
+"""Callbacks of a training.
 
 A callback is any callable that takes a :class:`~hpgmn.training.replicas.Progress`, which is called
 after each epoch: ``hpgmn.train(graph, callbacks=[TensorBoard("logs")])``.
@@ -6,27 +6,25 @@ after each epoch: ``hpgmn.train(graph, callbacks=[TensorBoard("logs")])``.
 
 from __future__ import annotations
 
-import csv
 import importlib
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from weakref import finalize
 
 from hpgmn.base.errors import HPGMNError
 from hpgmn.training.ensemble import member_folder
-from hpgmn.training.state import HISTORY
 
 if TYPE_CHECKING:
     from hpgmn.training.replicas import Progress
 
-_COLUMNS = ("member", "split", "seed", "stage", "epoch", *HISTORY)
-
 
 class TensorBoard:
-    """Writes curves for TensorBoard: a run for each split and seed, in a folder of its member.
+    """Writes live learning curves for TensorBoard: means over the splits and seeds in training.
 
     Scalars are named ``STAGE/loss``, ``STAGE/val_loss`` and ``STAGE/val_score``; their steps are
-    epochs.
+    epochs. Each member of a pool is a run of its own, as is each group of replicas if they do not
+    fit into memory together.
 
     Args:
         folder: shown by ``tensorboard --logdir FOLDER``.
@@ -41,58 +39,27 @@ class TensorBoard:
                 "Run: pip install 'hpgmn[tensorboard]'",
             ) from None
         self.folder = Path(folder)
-        self._writers: dict[Path, Any] = {}
-        self._member = ""
-        finalize(self, _close, self._writers)
+        self._writers: dict[str, Any] = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out open files: estimators are pickled with their callbacks."""
+        return vars(self) | {"_writers": {}}
 
     def __call__(self, progress: Progress) -> None:
-        """Write the epochs since the last call."""
-        if progress.member != self._member:  # members are trained one after the other
-            self.close()
-            self._member = progress.member
-        for row in progress.rows:
-            writer = self._writer(f"split{row['split']}-seed{row['seed']}")
-            for name in HISTORY:
-                if row[name] is not None:
-                    writer.add_scalar(f"{row['stage']}/{name}", row[name], row["epoch"])
-        for writer in self._writers.values():
-            writer.flush()
-
-    def _writer(self, run: str) -> Any:
-        member = member_folder(self._member) if self._member else ""
-        path = self.folder / member / run
-        if path not in self._writers:
-            self._writers[path] = self._make(path)
-        return self._writers[path]
-
-    def close(self) -> None:
-        """Close the files; a later call opens new ones."""
-        _close(self._writers)
-
-
-def _close(writers: dict[Path, Any]) -> None:
-    while writers:
-        writers.popitem()[1].close()
-
-
-class CSVHistory:
-    """Writes the learning curves to a CSV file: a row for each split, seed, stage and epoch.
-
-    Args:
-        append: continue the file of an interrupted training, which is resumed [replace it].
-    """
-
-    def __init__(self, path: str | Path, *, append: bool = False) -> None:
-        self.path = Path(path)
-        self._is_new = not (append and self.path.is_file())
-
-    def __call__(self, progress: Progress) -> None:
-        """Append the epochs since the last call."""
-        if self._is_new:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-        with self.path.open("w" if self._is_new else "a", newline="", encoding="utf-8") as file:
-            writer = csv.DictWriter(file, _COLUMNS)
-            if self._is_new:
-                writer.writeheader()
-            writer.writerows({"member": progress.member} | row for row in progress.rows)
-        self._is_new = False
+        """Write the values of an epoch."""
+        run = member_folder(progress.member) if progress.member else "model"
+        if progress.batches > 1:
+            run += f"-{progress.batch + 1}"
+        if run not in self._writers:
+            self._writers[run] = self._make(self.folder / run)
+            finalize(self, self._writers[run].close)
+        writer = self._writers[run]
+        values = {
+            "loss": progress.loss,
+            "val_loss": progress.val_loss,
+            "val_score": progress.epoch_score,
+        }
+        for name, value in values.items():
+            if math.isfinite(value):
+                writer.add_scalar(f"{progress.stage}/{name}", value, progress.epoch)
+        writer.flush()

@@ -46,7 +46,7 @@ from hpgmn.models.stage import (
 )
 from hpgmn.statistics import LocalStatistics
 from hpgmn.training.ranks import Ranks
-from hpgmn.training.state import CurveReader, TrainState, read_state, require_identity, write_state
+from hpgmn.training.state import HISTORY, TrainState, read_state, require_identity, write_state
 from hpgmn.training.trainer import run_training_thread, train
 
 SAVE_SECONDS = 20.0
@@ -97,13 +97,12 @@ class Progress:
     score are NaN. ``seconds_statistics`` is the time spent so far on preparing stages.
 
     Attributes:
-        loss: the mean training loss of the replicas.
+        loss: the mean training loss of the replicas in this epoch.
         val_score: the mean of their best validation scores so far.
+        val_loss: the mean of their validation losses in this epoch.
+        epoch_score: the mean of their validation scores in this epoch.
         member: the member of a pool that is trained; empty if there is one model.
         note: the state of its pool.
-        rows: the learning curves since the last report, as in ``history.jsonl``: for each replica
-            and epoch its split, seed, stage, epoch, loss, val_loss and val_score. Empty while a
-            statistic is computed.
     """
 
     batch: int
@@ -114,9 +113,15 @@ class Progress:
     loss: float
     val_score: float
     seconds_statistics: float = 0.0
+    val_loss: float = math.nan
+    epoch_score: float = math.nan
     member: str = ""
     note: str = ""
-    rows: tuple[dict[str, Any], ...] = ()
+
+    @property
+    def is_epoch(self) -> bool:
+        """Whether this is about an epoch, not about the rows of a slow statistic."""
+        return not math.isnan(self.loss)
 
 
 def replica_bytes(graph: Graph, entry: ModelEntry, settings: Any) -> int:
@@ -293,13 +298,10 @@ def _fit(
         state = (
             read_state(path, identity, task.device) if path is not None and path.exists() else None
         )
-        curves = CurveReader(part.replicas, state)
-        group = (number, len(plan))
-        monitor = EpochMonitor(path, identity, group, report, should_stop, curves=curves)
+        monitor = EpochMonitor(path, identity, (number, len(plan)), report, should_stop)
         with task.statistics.reporting(monitor.report_rows):
             fixed = {stage: values[positions] for stage, values in epochs.items()}
             state = train_group(part, state=state, watch=monitor, epochs=fixed)
-            monitor.report_rest(state)
             if path is not None:
                 write_state(path, state, identity)
             results.append((positions, state, logits(part, entry, state.done).cpu()))
@@ -349,7 +351,6 @@ class EpochMonitor:
         report: called after each epoch and some rows of a slow statistic.
         should_stop: called likewise; True saves the state and raises KeyboardInterrupt.
         ranks: those that train together; rank 0 writes and reports, all of them stop.
-        curves: reads what was recorded since the last report.
     """
 
     def __init__(
@@ -360,10 +361,8 @@ class EpochMonitor:
         report: Callable[[Progress], None] | None,
         should_stop: Callable[[], bool],
         ranks: Ranks | None = None,
-        curves: CurveReader | None = None,
     ) -> None:
         self.ranks = ranks or Ranks()
-        self.curves = curves or CurveReader(())
         self.path = path if self.ranks.is_first else None
         self.report = report if self.ranks.is_first else None
         self.identity, self.group, self.should_stop = identity, group, should_stop
@@ -380,13 +379,6 @@ class EpochMonitor:
                 write_state(self.path, self.state, self.identity)
             raise KeyboardInterrupt
 
-    def report_rest(self, state: TrainState) -> None:
-        """Report the last epochs of a training on a GPU, where not every epoch is reported."""
-        if self.report is not None and (rows := self.curves.new_rows(state)):
-            stage, epoch = rows[-1]["stage"], max(row["epoch"] for row in rows)
-            values = (math.nan, _mean_score(state.best_score[stage]), state.seconds["statistics"])
-            self.report(Progress(*self.group, stage, epoch, epoch, *values, rows=rows))
-
     def __call__(self, state: TrainState, stage: TrainingStage) -> None:
         """Act after an epoch."""
         current = state.current
@@ -397,16 +389,19 @@ class EpochMonitor:
         is_due = is_due or current.epoch in RUNGS
         if self.report is not None and (is_due or is_last):
             self.reported = now
+            latest = torch.stack([current.history[name][-1] for name in HISTORY])
+            loss, val_loss, score = latest.nanmean(dim=1).tolist()
             self.report(
                 Progress(
                     *self.group,
                     stage=stage.name,
                     epoch=current.epoch,
                     epochs=stage.epochs,
-                    loss=float(current.history["loss"][-1].nanmean()),
+                    loss=loss,
                     val_score=_mean_score(current.best_score),
                     seconds_statistics=state.seconds["statistics"],
-                    rows=self.curves.new_rows(state),
+                    val_loss=val_loss,
+                    epoch_score=score,
                 )
             )
         stops = self.ranks.any(self.should_stop())

@@ -34,6 +34,9 @@ logger = logging.getLogger(__name__)
 MODEL_FILE = "model.safetensors"
 SharedStatistics = dict[bool, LocalStatistics]
 """The statistics of one graph for several models: of all nodes, and of those requested."""
+MAPPED_BYTES = 1 << 24
+"""Larger parameters stay in the file, which processes share; the others are copied to aligned
+memory, on which the last bits of products depend."""
 _TIED = ("diffusion", "adjacency", "neighbor_adjacency")  # their columns are the nodes trained on
 
 
@@ -262,6 +265,8 @@ class SavedModel:
         done: dict[str, Parameters] = {
             stage: {
                 name.removeprefix(f"{stage}/"): value
+                if value.nbytes > MAPPED_BYTES
+                else value.clone()
                 for name, value in tensors.items()
                 if name.startswith(f"{stage}/")
             }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,7 +17,7 @@ from torch.optim.adam import adam
 from hpgmn.base.errors import HPGMNError, Remedy
 from hpgmn.base.files import RUN_FORMAT, damaged_file, is_draft, read_tensors, write_tensors
 from hpgmn.base.randomness import load_kernels
-from hpgmn.models.stage import Parameters, Rates, Replica, TrainingStage
+from hpgmn.models.stage import Parameters, Rates, TrainingStage
 
 _BETA1, _BETA2, _EPSILON = 0.9, 0.999, 1e-8
 
@@ -174,61 +174,6 @@ class TrainState:
     history: dict[str, dict[str, Tensor]] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=lambda: {"statistics": 0.0, "training": 0.0})
     current: StageState | None = None
-
-
-def history_rows(
-    replicas: Sequence[Replica], stage: str, history: Mapping[str, Tensor], first: int = 0
-) -> list[dict[str, Any]]:
-    """Return learning curves as plain rows: split, seed, stage, epoch and the recorded values.
-
-    Args:
-        history: for each of HISTORY (epochs, R).
-        first: epochs of the stage before the first of these.
-    """
-    columns = {key: values.tolist() for key, values in history.items()}
-    rows = []
-    for place, replica in enumerate(replicas):
-        for number in range(len(columns["loss"])):
-            values = {key: column[number][place] for key, column in columns.items()}
-            if math.isnan(values["loss"]):  # this replica had stopped
-                continue
-            finite = {k: v if math.isfinite(v) else None for k, v in values.items()}
-            run = {"split": replica.split, "seed": replica.seed, "stage": stage}
-            rows.append(run | {"epoch": first + number + 1} | finite)
-    return rows
-
-
-def _histories(state: TrainState) -> dict[str, Mapping[str, Sequence[Tensor] | Tensor]]:
-    """Return the recorded values of the finished stages and of the current one."""
-    stages: dict[str, Mapping[str, Sequence[Tensor] | Tensor]] = {**state.history}
-    if state.current is not None:
-        stages[state.current.name] = state.current.history
-    return stages
-
-
-class CurveReader:
-    """Reads the learning curves of a group of replicas while they grow.
-
-    Args:
-        state: from which the training is resumed; its epochs are not read again.
-    """
-
-    def __init__(self, replicas: Sequence[Replica], state: TrainState | None = None) -> None:
-        self.replicas = replicas
-        self.read: dict[str, int] = {}  # epochs of each stage
-        if state is not None:
-            self.read = {name: len(curves["loss"]) for name, curves in _histories(state).items()}
-
-    def new_rows(self, state: TrainState) -> tuple[dict[str, Any], ...]:
-        """Return the rows since the last call."""
-        rows: list[dict[str, Any]] = []
-        for stage, history in _histories(state).items():
-            first, last = self.read.get(stage, 0), len(history["loss"])
-            if last > first:
-                new = {key: torch.stack([*values[first:]]) for key, values in history.items()}
-                rows += history_rows(self.replicas, stage, new, first)
-                self.read[stage] = last
-        return tuple(rows)
 
 
 def count_seconds(state: TrainState, stage: str, since: float) -> float:
