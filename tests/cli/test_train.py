@@ -498,6 +498,14 @@ def test_curves_are_recorded_while_training(graph_file, tmp_path, tiny, capsys):
     lines = (out / "history.jsonl").read_text().splitlines()
     assert len(curves.read_text().splitlines()) == 1 + len(lines)
     assert {path.parent.name for path in logs.rglob("events*")} == {"model"}
-    models = ["--model", "mlp,gcn", "--out", str(tmp_path / "two")]
-    assert main(["train", str(graph_file), *models, *recorders]) == 2
-    assert "--csv" in capsys.readouterr().err
+    kept = curves.read_text()
+    again = ["train", str(graph_file), *tiny(), "--out", str(tmp_path / "again")]
+    assert main([*again, "--csv", str(curves)]) == 2
+    assert main([*again, "--csv", str(tmp_path)]) == 2
+    assert main([*again, "--tensorboard", str(curves)]) == 2
+    assert curves.read_text() == kept
+    assert not (tmp_path / "again").exists()
+    models = ["--model", "mlp,gcn", "--out", str(tmp_path / "two"), "--csv", "other.csv"]
+    capsys.readouterr()
+    assert main(["train", str(graph_file), *models]) == 2
+    assert "--model" in capsys.readouterr().err

@@ -364,3 +364,23 @@ def test_a_class_that_cannot_be_imported_is_not_saved(graph, tmp_path):
         assert "module of its own" in str(caught.value.remedy)
     with pytest.raises(HPGMNError, match=r"not a class derived from torch\.nn\.Module"):
         HPGMNClassifier(model=dict).fit(graph)
+
+
+def test_labels_of_a_graph_without_names_stay_numbers(graph):
+    unnamed = Graph(
+        graph.x,
+        graph.edge_index,
+        graph.y,
+        train_mask=graph.splits.train,
+        val_mask=graph.splits.val,
+        test_mask=graph.splits.test,
+    )
+    model = HPGMNClassifier(epochs=3, hidden_dim=4).fit(unnamed)
+    assert model.classes_.dtype.kind == "i"
+    assert model.score(unnamed) == pytest.approx(accuracy_score(graph.y, model.predict(unnamed)))
+
+
+def test_a_setting_given_twice_is_refused(graph):
+    model = HPGMNClassifier(hidden_dim=4, settings={"hidden_dim": 8})
+    with pytest.raises(HPGMNError, match="hidden_dim"):
+        model.fit(graph)

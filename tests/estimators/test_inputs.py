@@ -106,3 +106,9 @@ def test_another_network_is_prepared_as_the_first():
     alone = to_graph(network([2.0, 2.0, 5.0]))
     assert second.x[0, 0] == pytest.approx(first.x[2, 0])
     assert alone.x[0, 0] != pytest.approx(first.x[2, 0])
+
+
+def test_a_mask_is_no_list_of_nodes():
+    graph = Graph(np.eye(3), [[0], [1]])
+    with pytest.raises(InputError, match="flatnonzero"):
+        node_positions(graph, np.array([True, False, True]))

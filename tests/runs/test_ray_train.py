@@ -195,7 +195,10 @@ def test_progress_goes_through_a_file(tmp_path, monkeypatch):
     monkeypatch.setattr(writing.os, "fsync", pytest.fail)  # the next note replaces it anyway
     path = tmp_path / "progress.json"
     told: list[Progress] = []
-    first, second = (Progress(0, 1, "main", epoch, 9, 0.5, 0.25) for epoch in (1, 2))
+    first, second = (
+        Progress(0, 1, "main", epoch, 9, 0.5, 0.25, val_loss=0.75, epoch_score=0.125)
+        for epoch in (1, 2)
+    )
 
     def wait_for(number):
         end = time.monotonic() + 20

@@ -180,6 +180,11 @@ def test_a_mistyped_column_is_corrected(client):
     assert "'age'" in body["remedy"]
 
 
+def test_errors_of_types_name_the_item_alone(client):
+    body = assert_refused(client.post("/predict", json={"ids": ["n1", None]}), 422)
+    assert body["error"].startswith("body.ids.1: ")
+
+
 @pytest.mark.parametrize(
     ("method", "path", "status"),
     [
@@ -212,6 +217,8 @@ def test_the_token_is_required_but_for_health(open_client):
             assert response.headers["WWW-Authenticate"] == "Bearer"
             assert_refused(client.get("/metrics", headers=headers), 401)
             assert_refused(client.get("/page/summary", headers=headers), 401)
+        lower = {"Authorization": "bearer secret"}  # schemes are case-insensitive
+        assert client.post("/predict", json={"ids": ["n1"]}, headers=lower).status_code == 200
         for method in ("HEAD", "OPTIONS", "GET", "POST", "PUT"):
             for path in ("/predict//", "/predict/", "/page/node?id=n1", "/health/", "/top?/"):
                 assert client.request(method, path).status_code == 401

@@ -157,6 +157,10 @@ def train(
         )
     for option, path in (("--out", out_folder), ("--tensorboard", tensorboard), ("--csv", csv)):
         refuse_url(option, path)
+    if csv is not None and (csv.is_dir() or (csv.exists() and not overwrite)):
+        raise SettingError(f"{csv} exists already.", "Choose another file for --csv.")
+    if tensorboard is not None and tensorboard.is_file():
+        raise SettingError(f"{tensorboard} is a file.", "Choose a folder for --tensorboard.")
     options: dict[str, Any] = {
         "splits": splits,
         "seeds": seeds,

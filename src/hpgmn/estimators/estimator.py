@@ -33,6 +33,7 @@ from hpgmn.estimators.inputs import (
     InputError,
     choose_split,
     class_numbers,
+    class_values,
     edgeless_graph,
     label_nodes,
     labelled_nodes,
@@ -145,7 +146,7 @@ class NodeEstimator(Parameters, BaseEstimator):  # type: ignore[misc]
             number = split if y is None else y
             chosen = choose_split(graph, number, train, val)
             self._fit(graph, chosen, {}, int(number) if train is None else None)
-            self._set_classes(np.asarray(graph.class_names))
+            self._set_classes(class_values(graph.class_names))
             return self
         if train is not None or val is not None or split:
             raise SettingError("split, train and val are about a graph.", "Pass fit(graph)")
@@ -235,6 +236,8 @@ class NodeEstimator(Parameters, BaseEstimator):  # type: ignore[misc]
         """Return the settings that are not the model's own defaults."""
         parameters = self.get_params(deep=False).items()
         named = {k: v for k, v in parameters if v is not None and k in _SETTINGS}
+        if twice := named.keys() & (self.settings or {}):
+            raise SettingError(f"{sorted(twice)[0]} is given twice.", "Leave it out of settings")
         known = settings_names(kind)
         values = {name: value for name, value in defaults.items() if name in known}
         values |= {**(self.settings or {}), **named}
@@ -323,7 +326,7 @@ class NodeEstimator(Parameters, BaseEstimator):  # type: ignore[misc]
         if self._is_regression:
             labels = np.asarray(y, np.float64)
         else:
-            classes = np.asarray(saved.class_names) if is_named else self.classes_
+            classes = class_values(saved.class_names) if is_named else self.classes_
             labels, unseen = class_numbers(classes, y)
             # A class that was not seen in training is never predicted.
             logits = pad(logits, (0, unseen), value=float(logits.min()) - 100)
@@ -446,7 +449,7 @@ class NodeEstimator(Parameters, BaseEstimator):  # type: ignore[misc]
         loaded.saved_ = saved
         classes = content.get("classes") or ()
         is_same = list(map(str, classes)) == list(saved.class_names)
-        loaded._set_classes(np.asarray(classes if is_same else saved.class_names))
+        loaded._set_classes(np.asarray(classes) if is_same else class_values(saved.class_names))
         if content.get("n_features_in"):
             loaded.n_features_in_ = saved.metadata["num_features"]
         return loaded

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from copy import copy
 from typing import Any
 
@@ -57,6 +57,8 @@ def node_positions(graph: Graph, nodes: Any) -> Array:
             f"Nodes of a graph must be an array (n,) or (n, 1) (got shape {array.shape}).",
             Remedy("Pass positions or ids of nodes") | "Leave out graph to pass a table",
         )
+    if array.dtype.kind == "b":
+        raise InputError("Nodes are a mask, not positions.", "Pass np.flatnonzero(mask)")
     if array.dtype.kind == "f" and (array == np.trunc(array)).all():
         array = array.astype(np.int64)
     is_whole, ids = array.dtype.kind in "iu", graph.node_ids
@@ -85,13 +87,23 @@ def node_positions(graph: Graph, nodes: Any) -> Array:
     return np.asarray(found)
 
 
+def class_values(names: Sequence[str]) -> Array:
+    """Return classes as users know them: numbers unless they have names.
+
+    >>> class_values(("0", "1")), class_values(("no", "yes"))
+    (array([0, 1]), array(['no', 'yes'], dtype='<U3'))
+    """
+    numbers = np.arange(len(names))
+    return numbers if list(names) == numbers.astype(str).tolist() else np.asarray(names)
+
+
 def pick_labels(graph: Graph, nodes: Array) -> Array:
     """Return the labels of nodes in the graph: names of classes, or targets."""
     labels = graph.y[nodes]
     if not is_known(labels).all():
         node = nodes[~is_known(labels)][0]
         raise InputError(f"Node {node} of '{graph.name}' has no label.", "Pass labels")
-    return labels if graph.is_regression else np.asarray(graph.class_names)[labels]
+    return labels if graph.is_regression else class_values(graph.class_names)[labels]
 
 
 def label_nodes(

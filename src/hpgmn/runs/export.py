@@ -10,6 +10,7 @@ import importlib
 import json
 import math
 from collections.abc import Sequence
+from contextlib import suppress
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -90,11 +91,15 @@ def require_rows(model: Predictor, folder: Path) -> SavedModel:
         folder: the run folder.
     """
     if isinstance(model, SavedEnsemble):
-        folders = [str(folder / MEMBERS_FOLDER / member_folder(name)) for name in model.members]
+        remedy = Remedy("Train one model", command="train", option="model", value="hpgmn")
+        for name, member in model.members.items():
+            with suppress(HPGMNError):
+                require_rows(member, folder)
+                remedy |= f"Open {folder / MEMBERS_FOLDER / member_folder(name)}"
         raise HPGMNError(
-            f"{folder} is an ensemble of {len(folders)} models, each with statistics of its own.",
-            Remedy("Train the best member alone", command="train", option="single", value=True)
-            | f"Open one that reads rows: {', '.join(folders)}",
+            f"{folder} is an ensemble of {len(model.members)} models, each with statistics of its "
+            "own.",
+            remedy,
         )
     assert isinstance(model, SavedModel)
     settings = model.replicas[0].settings

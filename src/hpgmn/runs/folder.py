@@ -411,6 +411,8 @@ def warnings_among(records: Sequence[logging.LogRecord]) -> list[str]:
 
 def require_file(folder: Path, name: str) -> None:
     """Refuse a folder without a file that every finished run has."""
+    if not folder.is_dir():
+        raise HPGMNError(f"There is no folder {folder}.", "Choose a folder of `hpgmn train`")
     if not (folder / name).is_file():
         note = backup_note(folder)
         remedy = Remedy("Choose a folder of `hpgmn train`") | Remedy(

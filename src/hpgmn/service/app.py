@@ -74,7 +74,8 @@ def _handle_errors(app: FastAPI) -> None:
     async def refuse_body(request: Request, error: RequestValidationError) -> Response:
         first = error.errors()[0]
         status = 400 if first["type"] == "json_invalid" else 422
-        path = ".".join(map(str, first["loc"]))
+        named = [part for part in first["loc"] if part not in ("str", "int")]  # not types tried
+        path = ".".join(map(str, named))
         reason = first["msg"].removeprefix("Value error, ")
         remedy = "Compare with /openapi.json; send JSON as 'Content-Type: application/json'."
         return _respond(refusal(status, f"{path[:200]}: {reason}.", remedy))
@@ -170,7 +171,7 @@ class _Guard:
     ) -> None:
         self._app, self._max_body, self._timeout = app, max_body, timeout
         self._durations = durations
-        self._authorization = None if token is None else f"Bearer {token}".encode()
+        self._token = None if token is None else token.encode()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -215,10 +216,10 @@ class _Guard:
         self._durations.labels(route, str(status)).observe(time.perf_counter() - start)
 
     def _check_token(self, scope: Scope) -> None:
-        if self._authorization is None or scope["path"] in _OPEN_PATHS:
+        if self._token is None or scope["path"] in _OPEN_PATHS:
             return
-        received = dict(scope["headers"]).get(b"authorization", b"")
-        if not hmac.compare_digest(received, self._authorization):
+        scheme, _, token = dict(scope["headers"]).get(b"authorization", b"").partition(b" ")
+        if scheme.lower() != b"bearer" or not hmac.compare_digest(token, self._token):
             raise refusal(
                 *(401, "The bearer token is missing or wrong."),
                 "Send the header 'Authorization: Bearer TOKEN'.",

@@ -107,4 +107,9 @@ class RowReader:
                     f"columns are {list_names(known)}.",
                     remedy,
                 )
+        missing = [name for name in names if name not in used]
+        if missing:
+            raise GraphError(
+                f"{label} lack {list_names(missing)}.", "Give every column of the training tables"
+            )
         return memory_table({name: [row.get(name) for row in rows] for name in used}, label)

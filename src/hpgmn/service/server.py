@@ -104,11 +104,10 @@ def _listen(host: str, port: int) -> socket.socket:
     except OSError as error:
         is_used = error.errno == errno.EADDRINUSE
         reason = "another process uses it" if is_used else error.strerror or str(error)
-        raise HPGMNError(
-            f"Cannot listen on port {port} of {host}: {reason}.",
-            Remedy("Choose another port", option="port", value=0 if port == 8001 else 8001)
-            | Remedy("Choose another address", option="host", value="127.0.0.1"),
-        ) from None
+        remedy = Remedy("Choose another port", option="port", value=0 if port == 8001 else 8001)
+        if not is_used:
+            remedy |= Remedy("Choose another address", option="host", value="127.0.0.1")
+        raise HPGMNError(f"Cannot listen on port {port} of {host}: {reason}.", remedy) from None
 
 
 def _address(listener: socket.socket) -> str:
