@@ -41,7 +41,7 @@ def serve(
     from hpgmn.service.server import ServeOptions, serve
 
     token = os.environ.get(VARIABLE)
-    if token == "":
+    if token is not None and not token:
         raise SettingError(f"{VARIABLE} is empty.", "Set it to a token, or unset it")
     if token is None and host not in _LOCAL:
         say(f"Warning: without {VARIABLE} everyone who reaches {host} may use the service.")

@@ -96,16 +96,14 @@ class Journal:
             connection.execute("PRAGMA journal_mode=WAL")
             connection.execute("PRAGMA synchronous=FULL")
         if self.is_writable and not connection.execute("SELECT 1 FROM sqlite_schema").fetchone():
-            connection.executescript(
-                f"""
-                BEGIN;
-                CREATE TABLE run (fingerprint TEXT NOT NULL);
-                CREATE TABLE entries (number INTEGER PRIMARY KEY, content TEXT NOT NULL);
-                INSERT INTO run VALUES ('{fingerprint}');
-                PRAGMA user_version = {JOURNAL_FORMAT};
-                COMMIT;
-                """
+            connection.execute("BEGIN")
+            connection.execute("CREATE TABLE run (fingerprint TEXT NOT NULL)")
+            connection.execute(
+                "CREATE TABLE entries (number INTEGER PRIMARY KEY, content TEXT NOT NULL)"
             )
+            connection.execute("INSERT INTO run VALUES (?)", (fingerprint,))
+            connection.execute(f"PRAGMA user_version = {JOURNAL_FORMAT}")
+            connection.execute("COMMIT")
         [version] = connection.execute("PRAGMA user_version").fetchone()
         check_format(self.path, version, JOURNAL_FORMAT)
         if connection.execute("SELECT fingerprint FROM run").fetchone() != (fingerprint,):
