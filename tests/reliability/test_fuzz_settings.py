@@ -420,6 +420,6 @@ def test_any_hyperparameters_of_the_estimator(fuzz, small_graph):
         assert np.isfinite(chances).all()
         assert np.allclose(chances.sum(axis=1), 1, atol=1e-4)
         assert math.isfinite(model.score(graph))
-        assert set(model.predict(graph)) <= {"0", "1", "2"}
+        assert set(model.predict(graph)) <= {0, 1, 2}
 
     fuzz("hyperparameters", cases(), check, short=40, long=1200)

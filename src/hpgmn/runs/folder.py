@@ -412,7 +412,10 @@ def warnings_among(records: Sequence[logging.LogRecord]) -> list[str]:
 def require_file(folder: Path, name: str) -> None:
     """Refuse a folder without a file that every finished run has."""
     if not folder.is_dir():
-        raise HPGMNError(f"There is no folder {folder}.", "Choose a folder of `hpgmn train`")
+        raise HPGMNError(
+            f"{folder} is not a finished run folder: there is no such folder.",
+            "Choose a folder of `hpgmn train`",
+        )
     if not (folder / name).is_file():
         note = backup_note(folder)
         remedy = Remedy("Choose a folder of `hpgmn train`") | Remedy(
